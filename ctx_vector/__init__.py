@@ -1,0 +1,3 @@
+"""Builds the context an LLM sees."""
+
+__version__ = "0.1.0"
