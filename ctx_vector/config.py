@@ -1,0 +1,242 @@
+"""`ContextConfig`: every choice of a build, immutable and validated at once.
+
+A field is checked by one rule in `_RULES`; `ContextConfig(...)` collects every violated rule and raises one ConfigError
+that names each dotted field, the value and the bound.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Final
+
+from ctx_vector.errors import ConfigError
+from ctx_vector.tokens import DEFAULT_TOKENIZER
+
+PARTS: Final = ("system", "tools", "state", "extra", "evidence", "agents", "history", "memory", "general", "images")
+FILLS: Final = ("skip", "stop")
+LOCALES: Final = ("auto", "en", "zh")
+HISTORY_STRATEGIES: Final = ("window", "head_tail", "importance", "summary", "budget")
+EVIDENCE_STYLES: Final = ("plain", "numbered")
+MESSAGES_STYLES: Final = ("single", "split")
+_MAX_TOKENS: Final = 100_000_000
+
+Rule = Callable[[Any], str | None]
+
+
+def _number(low: float, high: float, *, whole: bool = False, optional: bool = False) -> Rule:
+    kind = "an integer" if whole else "a number"
+
+    def check(value: Any) -> str | None:
+        if value is None and optional:
+            return None
+        fits = isinstance(value, int) if whole else isinstance(value, (int, float))
+        if not fits or isinstance(value, bool) or not low <= value <= high:
+            upper = f" and <= {high:g}" if high < _MAX_TOKENS else ""
+            return f"expected {kind} >= {low:g}{upper}{' or None' if optional else ''}, got {value!r}"
+        return None
+
+    return check
+
+
+def _one_of(choices: tuple[str, ...]) -> Rule:
+    def check(value: Any) -> str | None:
+        if isinstance(value, str) and value in choices:
+            return None
+        near = difflib.get_close_matches(str(value), choices, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        return f"expected one of {', '.join(choices)}, got {value!r}{hint}"
+
+    return check
+
+
+def _typed(kind: type | tuple[type, ...], words: str) -> Rule:
+    return lambda value: None if isinstance(value, kind) else f"expected {words}, got {value!r}"
+
+
+def _strategy(value: Any) -> str | None:
+    if callable(getattr(value, "score", None)):
+        return None
+    if isinstance(value, str) and value.strip():
+        return None  # which names exist is known to scoring.py, which this module must not import
+    return f"expected the name of a strategy or an object with score(query, candidates), got {value!r}"
+
+
+_UNIT = _number(0, 1)
+_COUNT = _number(0, _MAX_TOKENS, whole=True)
+_RULES: Final[Mapping[str, Rule]] = {
+    "max_tokens": _number(1, _MAX_TOKENS, whole=True),
+    "reserve_ratio": _UNIT,
+    "min_relevance": _UNIT,
+    "enable_compression": _typed(bool, "True or False"),
+    "recency_weight": _UNIT,
+    "relevance_weight": _UNIT,
+    "strategy": _strategy,
+    "fill": _one_of(FILLS),
+    "mmr_lambda": _number(0, 1, optional=True),
+    "history_limit": _COUNT,
+    "history_relevance": _number(0, 1, optional=True),
+    "history_strategy": _one_of(HISTORY_STRATEGIES),
+    "history_head_keep": _COUNT,
+    "history_tail_keep": _COUNT,
+    "summary_keep_turns": _COUNT,
+    "recency_decay": _number(0, 1e9),
+    "recency_floor": _UNIT,
+    "memory_limit": _number(0, _MAX_TOKENS, whole=True, optional=True),
+    "memory_min_importance": _UNIT,
+    "knowledge_limit": _COUNT,
+    "knowledge_min_score": _UNIT,
+    "evidence_style": _one_of(EVIDENCE_STYLES),
+    "messages_style": _one_of(MESSAGES_STYLES),
+    "locale": _one_of(LOCALES),
+    "citations": _typed(bool, "True or False"),
+    "compress_encode": _typed(bool, "True or False"),
+    "output_instructions": _typed((str, type(None)), "a str or None"),
+    "reminder": _typed((str, type(None)), "a str or None"),
+    "source_timeout": _number(0.001, 1e6, optional=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ContextConfig:
+    """Every choice of a build. Immutable; `config.with_(max_tokens=...)` makes another.
+
+    Ratios, weights, floors and scores are in [0, 1], bounds included; the two weights sum to 1 within 1e-6; decay is
+    per day; limits of tokens and items are integers. Raises ConfigError listing every wrong field.
+    """
+
+    max_tokens: int = 3000
+    reserve_ratio: float = 0.2
+    min_relevance: float = 0.1
+    enable_compression: bool = True
+    recency_weight: float = 0.3
+    relevance_weight: float = 0.7
+    strategy: Any = "cosine"
+    fill: str = "skip"
+    mmr_lambda: float | None = None
+    history_limit: int = 5
+    history_relevance: float | None = 0.6
+    history_strategy: str = "window"
+    history_head_keep: int = 2
+    history_tail_keep: int = 6
+    summary_keep_turns: int = 3
+    recency_decay: float = 0.1
+    recency_floor: float = 0.1
+    recency_decay_by_type: Mapping[str, float] = field(
+        default_factory=lambda: {"episodic": 0.01, "semantic": 0.0, "profile": 0.0}
+    )
+    recency_floor_by_type: Mapping[str, float] = field(default_factory=dict)
+    memory_limit: int | None = 10
+    memory_min_importance: float = 0.3
+    knowledge_limit: int = 5
+    knowledge_min_score: float = 0.3
+    budgets: Mapping[str, int | None] = field(default_factory=dict)
+    include: Mapping[str, bool] = field(default_factory=dict)
+    shrink_order: tuple[str, ...] = ("evidence", "agents", "memory", "history", "tools", "state")
+    evidence_style: str = "plain"
+    messages_style: str = "single"
+    citations: bool = False
+    compress_encode: bool = False
+    reminder: str | None = None
+    locale: str = "auto"
+    output_instructions: str | None = None
+    tokenizer: Any = DEFAULT_TOKENIZER
+    source_timeout: float | None = 10.0
+
+    def __post_init__(self) -> None:
+        problems = [f"{name}: {text}" for name, rule in _RULES.items() if (text := rule(getattr(self, name)))]
+        weights = (self.recency_weight, self.relevance_weight)
+        if not any(line.startswith(("recency_weight", "relevance_weight")) for line in problems):
+            if abs(sum(weights) - 1) > 1e-6:
+                problems.append(
+                    f"recency_weight + relevance_weight: expected a sum of 1, got {weights[0]!r} + {weights[1]!r}"
+                )
+        problems += self._mapping_problems()
+        if problems:
+            raise ConfigError(problems)
+        for name in ("recency_decay_by_type", "recency_floor_by_type", "budgets", "include"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        object.__setattr__(self, "shrink_order", tuple(self.shrink_order))
+
+    def _mapping_problems(self) -> list[str]:
+        problems: list[str] = []
+        part = _one_of(PARTS)
+
+        def check(name: str, key_rule: Rule | None, value_rule: Rule) -> None:
+            given = getattr(self, name)
+            if not isinstance(given, Mapping):
+                problems.append(f"{name}: expected a mapping, got {given!r}")
+                return
+            for key, value in given.items():
+                if key_rule and (text := key_rule(key)):
+                    problems.append(f"{name}.{key}: {text}")
+                elif text := value_rule(value):
+                    problems.append(f"{name}.{key}: {text}")
+
+        check("recency_decay_by_type", None, _number(0, 1e9))
+        check("recency_floor_by_type", None, _UNIT)
+        check("budgets", part, _number(0, _MAX_TOKENS, whole=True, optional=True))
+        check("include", part, _typed(bool, "True or False"))
+        if isinstance(self.include, Mapping) and self.include.get("system") is False:
+            problems.append("include.system: expected True, got False; system instructions are always included")
+        order: Any = self.shrink_order
+        if not isinstance(order, (tuple, list)):
+            problems.append(f"shrink_order: expected a sequence of parts, got {order!r}")
+        else:
+            problems += [f"shrink_order: {text}" for name in order if (text := part(name))]
+        return problems
+
+    @classmethod
+    def parts_8k(cls, **changes: Any) -> ContextConfig:
+        """Return the preset for 8,000 tokens: system 1200, tools 1600, evidence 2400, history 2000."""
+        budgets = {"system": 1200, "tools": 1600, "evidence": 2400, "history": 2000}
+        return cls.from_dict({"max_tokens": 8000, "budgets": budgets, **changes})
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ContextConfig:
+        """Return a config from a mapping; unknown keys are errors that suggest the nearest name."""
+        names = [item.name for item in fields(cls)]
+        problems = []
+        for key in values:
+            if key not in names:
+                near = difflib.get_close_matches(str(key), names, 1)
+                problems.append(f"{key}: unknown field" + (f"; did you mean {near[0]!r}?" if near else ""))
+        known = {key: value for key, value in values.items() if key in names}
+        try:
+            config = cls(**known)
+        except ConfigError as error:
+            raise ConfigError([*problems, *error.problems]) from None
+        if problems:
+            raise ConfigError(problems)
+        return config
+
+    def with_(self, **changes: Any) -> ContextConfig:
+        """Return a copy with these fields changed; unknown names are errors that suggest the nearest one."""
+        return type(self).from_dict({**{item.name: getattr(self, item.name) for item in fields(self)}, **changes})
+
+    @property
+    def shared_limit(self) -> int:
+        """Tokens that everything but the fixed parts and system instructions may use together."""
+        return int(self.max_tokens * (1 - self.reserve_ratio))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values; a strategy or tokenizer object is named by its type."""
+        shown = {item.name: getattr(self, item.name) for item in fields(self)}
+        for name, value in shown.items():
+            if isinstance(value, Mapping):
+                shown[name] = dict(value)
+            elif isinstance(value, tuple):
+                shown[name] = list(value)
+            elif not isinstance(value, (str, int, float, bool, type(None))):
+                shown[name] = getattr(value, "name", None) or type(value).__qualname__
+        return shown
+
+    @property
+    def hash(self) -> str:
+        """A digest of all fields (16 hex digits), the same in every process."""
+        canonical = json.dumps(self.to_dict(), sort_keys=True, ensure_ascii=False)
+        return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,394 @@
+"""The data that flows through a build, and nothing else.
+
+    caller, sources ── ContextPacket, Message
+    gather          ── Candidate   a packet, where it came from, and a ready vector if there is one
+    select          ── Decision    one fate for every candidate: kept, or dropped with a reason
+    structure       ── BuiltContext
+
+Times are aware UTC `datetime`s or None; a naive time is local time and is resolved once, when the packet is
+made. Scores lie in [0, 1]. Nothing here reads a clock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ctx_vector.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+TYPE_SYSTEM: Final = "system_instruction"
+TYPE_STATE: Final = "task_state"
+TYPE_HISTORY: Final = "conversation_history"
+TYPE_MEMORY: Final = "memory"
+TYPE_AGENT: Final = "agent_output"
+EVIDENCE_TYPES: Final = frozenset({"knowledge", "rag_result", "tool_result", TYPE_AGENT})
+
+#: Reasons a candidate can be dropped for. The set is open: a policy or a layer may add its own.
+DROP_REASONS: Final = (
+    "below_floor", "budget", "quota", "duplicate", "superseded", "oversize", "window", "scope", "expired", "empty",
+    "fault", "timeout",
+)  # fmt: skip
+
+
+def clean_text(text: str) -> str:
+    """Replace lone surrogates by U+FFFD, so that the text can be encoded, stored and counted."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def as_utc(value: datetime | str | float | None, name: str = "timestamp") -> datetime | None:
+    """Return `value` as aware UTC; naive times are local, strings ISO 8601, numbers seconds since 1970.
+
+    Raises InputError naming the value when it is none of these or out of range.
+    """
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            value = datetime.fromisoformat(value.strip())
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC)
+        if isinstance(value, datetime):
+            return value.astimezone(UTC)
+    except (ValueError, OverflowError, OSError):
+        try:  # years at the edge of what astimezone can reach count as UTC
+            if isinstance(value, datetime):
+                return value.replace(tzinfo=UTC)
+        except (ValueError, OverflowError):
+            pass
+    raise InputError(f"{name}: expected a datetime, an ISO 8601 string or seconds since 1970, got {value!r}")
+
+
+def message_text(content: Any) -> str:
+    """Return the text of a message's content: a str, or a list of parts of which text parts are joined."""
+    if content is None:
+        return ""
+    if isinstance(content, str):
+        return content
+    if isinstance(content, Sequence):
+        texts = []
+        for part in content:
+            if isinstance(part, str):
+                texts.append(part)
+            elif isinstance(part, Mapping):
+                text = part.get("text")
+                kind = str(part.get("type", "part"))
+                texts.append(text if isinstance(text, str) else f"({kind})")
+        return "\n".join(texts)
+    raise InputError(f"message content: expected a str or a list of parts, got {type(content).__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class ContextPacket:
+    """One candidate for the context.
+
+    `timestamp` None stays unset and counts as the build's `now`. `token_count` is informative only: the budget uses
+    its own count. `relevance_score` is clamped to [0, 1]; left out (or NaN) it reads 0.5 and `scored` is False, so
+    that the build scores it; a given score is kept as it is. `metadata["type"]` decides the section.
+
+    Raises InputError when a field has the wrong type.
+    """
+
+    content: str
+    timestamp: datetime | None = None
+    token_count: int | None = None
+    relevance_score: float | None = None
+    metadata: dict[str, Any] | None = None
+    scored: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.content, str):
+            raise InputError(f"packet content: expected a str, got {type(self.content).__name__}")
+        put = object.__setattr__
+        put(self, "content", clean_text(self.content))
+        put(self, "timestamp", as_utc(self.timestamp))
+        score = self.relevance_score
+        if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
+            try:
+                score = float(score)
+            except (TypeError, ValueError):
+                raise InputError(
+                    f"relevance_score: expected a number in [0, 1], got {self.relevance_score!r}"
+                ) from None
+        given = score is not None and not math.isnan(score)
+        put(self, "scored", given)
+        put(self, "relevance_score", min(1.0, max(0.0, float(score))) if score is not None and given else 0.5)
+        if self.metadata is not None and not isinstance(self.metadata, Mapping):
+            raise InputError(f"packet metadata: expected a mapping, got {type(self.metadata).__name__}")
+        put(self, "metadata", dict(self.metadata) if self.metadata else {})
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The metadata; never None."""
+        return self.metadata or {}
+
+    @property
+    def relevance(self) -> float:
+        """The relevance score; 0.5 while unscored."""
+        return 0.5 if self.relevance_score is None else self.relevance_score
+
+    @property
+    def type(self) -> str:
+        """`metadata["type"]`, else `general`."""
+        return str(self.meta.get("type") or "general")
+
+    @property
+    def id(self) -> str:
+        """`metadata["id"]`, else a digest of type, time and content; the last resort of every tie."""
+        given = self.meta.get("id")
+        if given is not None:
+            return str(given)
+        stamp = self.timestamp.isoformat() if self.timestamp else ""
+        return hashlib.blake2b(f"{self.type}\0{stamp}\0{self.content}".encode(), digest_size=8).hexdigest()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the packet as JSON-ready values; metadata that is not JSON becomes its `str`."""
+        return {
+            "id": self.id,
+            "content": self.content,
+            "timestamp": self.timestamp.isoformat() if self.timestamp else None,
+            "relevance_score": self.relevance if self.scored else None,
+            "metadata": json.loads(json.dumps(self.meta, default=str)),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of a conversation, in the form of the OpenAI chat API.
+
+    `content` is a str or a list of parts. Raises InputError for a blank or many-line role.
+    """
+
+    content: str | Sequence[Any] | None
+    role: str
+    timestamp: datetime | None = None
+    name: str | None = None
+    tool_calls: Sequence[Mapping[str, Any]] | None = None
+    tool_call_id: str | None = None
+    metadata: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.role, str) or not self.role.strip():
+            raise InputError(f"message role: expected a name such as 'user' or 'assistant', got {self.role!r}")
+        if isinstance(self.content, str):
+            object.__setattr__(self, "content", clean_text(self.content))
+        else:
+            message_text(self.content)  # refuses what is neither text nor parts
+        object.__setattr__(self, "timestamp", as_utc(self.timestamp))
+
+    @classmethod
+    def of(cls, value: Any) -> Message:
+        """Return a Message from a Message, a mapping with these keys, or an object with `role` and `content`."""
+        if isinstance(value, cls):
+            return value
+        names = ("content", "role", "timestamp", "name", "tool_calls", "tool_call_id", "metadata")
+        if isinstance(value, Mapping):
+            given = {name: value[name] for name in names if value.get(name) is not None}
+        else:
+            given = {name: getattr(value, name) for name in names if getattr(value, name, None) is not None}
+        if "role" not in given:
+            raise InputError(f"message: expected a Message or a mapping with 'role' and 'content', got {value!r:.80}")
+        given.setdefault("content", "")
+        return cls(**given)
+
+    @property
+    def text(self) -> str:
+        """The text of the content; parts that are not text are named in parentheses."""
+        return clean_text(message_text(self.content))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """A packet on its way through a build: its source, its place in the order of gathering, a ready vector.
+
+    `vectors` is (windows, dim) float32 with unit rows when the source already has them (a knowledge chunk), else None.
+    `rank` is the order of gathering and the very last tie-break. `messages` are set for history only.
+    """
+
+    packet: ContextPacket
+    source: str
+    rank: int = 0
+    vectors: NDArray[np.float32] | None = None
+    message: Message | None = None
+    turn: int = -1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """The fate of one candidate.
+
+    `action` is `full`, `extracted`, `summarised`, `truncated` or `dropped`; `reason` is empty for what is kept in full.
+    `tokens` counts what the item adds to the rendered text (its joiner included), 0 when dropped; for a dropped item
+    `reason` is one of DROP_REASONS, `detail` a sentence for people. `rendered` is the text in the context.
+    """
+
+    packet: ContextPacket
+    source: str
+    section: str
+    relevance: float
+    recency: float
+    score: float
+    tokens: int
+    kept: bool
+    action: str
+    reason: str = ""
+    detail: str = ""
+    rendered: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values with stable keys."""
+        return {
+            "packet": self.packet.to_dict(),
+            "source": self.source,
+            "section": self.section,
+            "relevance": round(self.relevance, 6),
+            "recency": round(self.recency, 6),
+            "score": round(self.score, 6),
+            "tokens": self.tokens,
+            "kept": self.kept,
+            "action": self.action,
+            "reason": self.reason,
+            "detail": self.detail,
+            "rendered": self.rendered,
+        }
+
+
+@dataclass(slots=True)
+class SourceUse:
+    """What one source got: tokens in the text, items kept and dropped, items shortened; its fault, if any."""
+
+    tokens: int = 0
+    kept: int = 0
+    dropped_items: int = 0
+    truncated: int = 0
+    gathered: int = 0
+    fault: str = ""
+    milliseconds: float = 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values; the time is left out, for it is not deterministic."""
+        return {
+            "tokens": self.tokens,
+            "kept": self.kept,
+            "dropped_items": self.dropped_items,
+            "truncated": self.truncated,
+            "gathered": self.gathered,
+            "fault": self.fault,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Tokens allowed and used. `total_used` is the larger of `text_tokens` and `message_tokens` (with framing)."""
+
+    total_limit: int
+    total_used: int
+    text_tokens: int
+    message_tokens: int
+    shared_limit: int
+    sources: Mapping[str, SourceUse]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values with stable keys."""
+        return {
+            "total_limit": self.total_limit,
+            "total_used": self.total_used,
+            "text_tokens": self.text_tokens,
+            "message_tokens": self.message_tokens,
+            "shared_limit": self.shared_limit,
+            "sources": {name: use.to_dict() for name, use in self.sources.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BuiltContext:
+    """What a build returns: the context as text and as messages, and the record of how it came about.
+
+    `sections` maps a section's name to its body; `kept` is in order of choice, `dropped` holds everything else, so
+    that the two together are every candidate. `meta` has the build id, timings, fingerprints and hashes.
+    """
+
+    text: str
+    messages: list[dict[str, Any]]
+    sections: dict[str, str]
+    kept: tuple[Decision, ...]
+    dropped: tuple[Decision, ...]
+    budget: Budget
+    stats: dict[str, Any]
+    meta: dict[str, Any]
+    warnings: tuple[str, ...] = ()
+    tools: list[dict[str, Any]] = field(default_factory=list)
+    rows: tuple[tuple[str, int, str], ...] = ()
+    query: str = ""
+
+    @property
+    def sources(self) -> Mapping[str, SourceUse]:
+        """What each source gathered and got; the same as `budget.sources`."""
+        return self.budget.sources
+
+    def __str__(self) -> str:
+        return self.text
+
+    def as_chat(self) -> list[dict[str, Any]]:
+        """Return ``[system: text, user: query]``; no blank message."""
+        chat = [{"role": "system", "content": self.text}]
+        if self.query.strip():
+            chat.append({"role": "user", "content": self.query})
+        return chat
+
+    def explain(self) -> list[dict[str, Any]]:
+        """Return a row for every candidate, the kept ones first in order of choice."""
+        return [
+            {
+                "kept": item.kept,
+                "section": item.section,
+                "source": item.source,
+                "relevance": round(item.relevance, 4),
+                "recency": round(item.recency, 4),
+                "score": round(item.score, 4),
+                "tokens": item.tokens,
+                "action": item.action,
+                "reason": item.reason,
+                "detail": item.detail,
+                "cites": item.packet.meta.get("cite", ""),
+                "preview": " ".join(item.packet.content[:160].split())[:80],
+            }
+            for item in (*self.kept, *self.dropped)
+        ]
+
+    def debug(self) -> list[dict[str, Any]]:
+        """Return a row a piece of the text: index, section, tokens, first 50 characters on one line.
+
+        The tokens of all rows (headers and joiners are rows or belong to their item) add up to the exact total.
+        """
+        return [
+            {"index": index, "section": section, "tokens": tokens, "preview": " ".join(text[:200].split())[:50]}
+            for index, (section, tokens, text) in enumerate(self.rows)
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything as JSON-ready values with stable keys."""
+        return {
+            "text": self.text,
+            "messages": self.messages,
+            "sections": self.sections,
+            "kept": [item.to_dict() for item in self.kept],
+            "dropped": [item.to_dict() for item in self.dropped],
+            "budget": self.budget.to_dict(),
+            "stats": self.stats,
+            "meta": self.meta,
+            "warnings": list(self.warnings),
+            "tools": self.tools,
+        }
