@@ -1,0 +1,362 @@
+"""Markdown, reStructuredText and HTML: their headings, code, tables and lists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from ctx_vector.documents import Block, Parsed, fill_gaps, line_starts, one_line, paragraphs, plain_title
+from ctx_vector.errors import LoaderError
+from ctx_vector.front_matter import read_front_matter
+
+if TYPE_CHECKING:
+    from markdown_it.token import Token
+
+_ADMONITION = re.compile(r"(/{3,}|:{3,})[ \t]*[^\s/:]")  # `/// tip`, `:::note`: closed by the same marks alone
+_ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{2,}[ \t]*$")
+
+
+def parse_markdown(text: str) -> Parsed:
+    """Return headings, fences, tables, list items and paragraphs; front matter becomes metadata."""
+    from markdown_it import MarkdownIt
+
+    metadata, body = read_front_matter(text)
+    markdown = MarkdownIt("commonmark").enable("table")
+    # Only block structure is needed; without the inline rules hostile emphasis or links cost nothing.
+    markdown.core.ruler.enableOnly(["block"])
+    tokens = markdown.parse(text[body:] if body else text)
+    starts = [body + start for start in line_starts(text[body:] if body else text)] + [len(text)]
+    blocks = _join_admonitions(text, list(_markdown_blocks(tokens, starts)))
+    title = str(metadata.get("title") or "")
+    if title and not any(block.kind == "heading" and block.level == 1 for block in blocks):
+        blocks.insert(0, Block(body, body, "heading", 1, one_line(title)))
+    blocks = fill_gaps(text, blocks, body)
+    first = next((block.title for block in blocks if block.kind == "heading" and block.title), "")
+    return Parsed(text, blocks, title or first, metadata)
+
+
+def _markdown_blocks(tokens: list[Token], starts: list[int]) -> Iterator[Block]:
+    last = len(starts) - 1
+    for at, token in enumerate(tokens):
+        if token.map is None:
+            continue
+        start, end = starts[token.map[0]], starts[min(token.map[1], last)]
+        if token.level == 1 and token.type == "list_item_open":
+            yield Block(start, end, "list")
+        elif token.level > 0 or token.type.endswith("list_open"):
+            continue
+        elif token.type == "heading_open":
+            yield Block(start, end, "heading", int(token.tag[1]), plain_title(tokens[at + 1].content))
+        elif token.type in ("fence", "code_block"):
+            yield Block(start, end, "code")
+        elif token.type == "table_open":
+            yield Block(start, end, "table")
+        else:
+            yield Block(start, end, "prose")
+
+
+def _join_admonitions(text: str, blocks: list[Block]) -> list[Block]:
+    """Join the blocks from `/// tip` to its `///`, so that a note is not parted from its mark."""
+    joined: list[Block] = []
+    opened: list[tuple[int, str]] = []  # (index in joined, marks)
+    for block in blocks:
+        lines = text[block.start : block.end].rstrip()
+        joined.append(block)
+        if block.kind == "heading":
+            opened.clear()  # never closed before the next heading: leave the blocks as they are
+            continue
+        match = _ADMONITION.match(lines) if block.kind == "prose" else None
+        if match:
+            opened.append((len(joined) - 1, match.group(1)))
+        closing = lines[lines.rfind("\n") + 1 :].strip()
+        if closing and opened and closing == opened[-1][1]:
+            index, _ = opened.pop()
+            joined[index:] = [Block(joined[index].start, block.end, "prose")]
+    return joined
+
+
+# --- reStructuredText --------------------------------------------------------------------------------------
+
+
+def parse_rst(text: str) -> Parsed:
+    """Return sections as docutils sees them; text that it cannot read stays plain paragraphs, with a note."""
+    metadata = _rst_fields(text)
+    titles = _rst_titles(text)
+    if titles is None:
+        metadata["structure"] = "none: docutils could not read it"
+        return Parsed(text, paragraphs(text), "", metadata)
+    lines = text.split("\n")
+    starts = [*line_starts(text), len(text)]
+    headings: list[Block] = []
+    row = 0
+    for level, raw, shown in titles:
+        for at in range(row, len(lines) - 1):
+            if lines[at].strip() == raw and _ADORNMENT.match(lines[at + 1]):
+                over = at > row and lines[at - 1].rstrip() == lines[at + 1].rstrip()
+                headings.append(Block(starts[at - over], starts[at + 2], "heading", min(level, 6), one_line(shown)))
+                row = at + 2
+                break
+    blocks: list[Block] = []
+    at = 0
+    for heading in headings:
+        blocks += _rst_body(text, at, heading.start)
+        blocks.append(heading)
+        at = heading.end
+    blocks += _rst_body(text, at, len(text))
+    title = headings[0].title if headings else ""
+    return Parsed(text, fill_gaps(text, blocks), title, metadata)
+
+
+def _rst_titles(text: str) -> list[tuple[int, str, str]] | None:
+    """Return (level, raw title, shown title) of every section, in order; None when docutils fails."""
+    from docutils import nodes
+    from docutils.core import publish_doctree
+
+    settings = {
+        "report_level": 5,  # errors stay in the tree and are never printed
+        "halt_level": 5,
+        "warning_stream": False,
+        "file_insertion_enabled": False,
+        "raw_enabled": False,
+        "doctitle_xform": False,
+        "syntax_highlight": "none",
+        "_disable_config": True,
+        "input_encoding": "unicode",
+        "line_length_limit": len(text) + 1,
+    }
+    if len(text) > 2_000_000:  # docutils needs about a second for 200,000 characters
+        return None
+    try:
+        tree = publish_doctree(text, settings_overrides=settings)
+        found = []
+        for section in tree.findall(nodes.section):
+            title = section.next_node(nodes.title)
+            if title is None:
+                continue
+            level, parent = 1, section.parent
+            while isinstance(parent, nodes.section):
+                level, parent = level + 1, parent.parent
+            found.append((level, title.rawsource.strip(), title.astext()))
+        return found
+    except Exception:  # docutils raises whatever its directives raise, RecursionError among them
+        return None
+
+
+def _rst_body(text: str, start: int, end: int) -> list[Block]:
+    """Return paragraphs, where an indented one belongs to the directive or literal mark before it."""
+    blocks: list[Block] = []
+    for block in paragraphs(text, start, end):
+        body = text[block.start : block.end]
+        before = text[blocks[-1].start : blocks[-1].end] if blocks else ""
+        if blocks and body[0] in " \t" and (before.startswith(".. ") or before.rstrip().endswith("::")):
+            code = before.startswith((".. code", ".. sourcecode")) or not before.startswith(".. ")
+            blocks[-1] = Block(blocks[-1].start, block.end, "code" if code else "prose")
+        elif body.startswith(("+-", "+=", "===")) or (body.startswith("---") and "\n" in body.rstrip()):
+            blocks.append(Block(block.start, block.end, "table"))
+        elif body.startswith(".. code"):
+            blocks.append(Block(block.start, block.end, "code"))
+        else:
+            blocks.append(block)
+    return blocks
+
+
+def _rst_fields(text: str) -> dict[str, Any]:
+    """Return the fields such as `:date: 2024-05-01` of the first lines."""
+    fields: dict[str, Any] = {}
+    for line in text[:4000].split("\n")[:40]:
+        if match := re.match(r":([A-Za-z][\w -]{0,40}):[ \t]+(\S.*)$", line):
+            fields.setdefault(match.group(1).lower().replace(" ", "_"), match.group(2).strip())
+    return fields
+
+
+# --- HTML --------------------------------------------------------------------------------------------------
+
+_DROPPED = frozenset("script style template noscript svg nav head iframe object canvas".split())
+_BLOCKS = frozenset(
+    "address article aside blockquote body br caption center dd details dialog div dl dt fieldset figcaption figure "
+    "footer form h1 h2 h3 h4 h5 h6 header hr html li main ol p pre section summary table tbody td tfoot th thead tr "
+    "ul".split()
+)
+_DATES = frozenset(
+    "article:modified_time og:updated_time last-modified dcterms.modified date dcterms.date "
+    "article:published_time".split()
+)
+
+
+def parse_html(text: str) -> Parsed:
+    """Return the readable text of a page, Markdown-like, with the line of the file each line came from."""
+    from bs4 import BeautifulSoup
+
+    try:
+        soup = BeautifulSoup(text, "html.parser")
+    except (RecursionError, AssertionError, ValueError) as error:
+        raise LoaderError(f"HTML cannot be parsed: {type(error).__name__}; is it nested too deeply?") from error
+    metadata, title = _html_head(soup)
+    page = _Page()
+    page.read(soup)
+    if title and not any(block.kind == "heading" and block.level == 1 for block in page.blocks):
+        page.blocks.insert(0, Block(0, 0, "heading", 1, one_line(title)))
+    body = "".join(page.parts)
+    first = next((block.title for block in page.blocks if block.kind == "heading"), "")
+    return Parsed(body, fill_gaps(body, page.blocks), title or first, metadata, tuple(page.lines))
+
+
+def _html_head(soup: Any) -> tuple[dict[str, Any], str]:
+    metadata: dict[str, Any] = {}
+    for tag in soup.find_all("meta", limit=200):
+        name = str(tag.get("property") or tag.get("name") or "").lower()
+        content = str(tag.get("content") or "").strip()[:1000]
+        if not content:
+            continue
+        if name in _DATES:
+            modified = "modif" in name or "updated" in name
+            metadata.setdefault("updated" if modified else "date", content)
+        elif name in ("author", "description", "keywords", "version", "document_id", "expires_at"):
+            metadata.setdefault(name, content)
+    title = soup.title.get_text() if soup.title else ""
+    return metadata, " ".join(title.split())
+
+
+class _Page:
+    """Text built line by line from a tree of tags, without recursion: depth is the author's choice."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.lines: list[int] = []
+        self.blocks: list[Block] = []
+        self.size = 0
+        self.buffer: list[str] = []
+        self.buffer_line = 0
+        self.items: list[str] = []  # open lists: "ul" or "ol"
+        self.table = -1  # where the open table starts, or -1
+        self.row: list[str] | None = None
+        self.mark = ""
+
+    def read(self, soup: Any) -> None:
+        stack: list[tuple[Any, Iterator[Any]]] = [(soup, iter(soup.contents))]
+        line = 1
+        while stack:
+            node, children = stack[-1]
+            child = next(children, None)
+            if child is None:
+                stack.pop()
+                if stack:
+                    self.close(node.name, line)
+                continue
+            name = getattr(child, "name", None)
+            if name is None:
+                if type(child).__name__ in ("NavigableString", "CData"):
+                    self.text(str(child), line)
+                    line += str(child).count("\n")
+                continue
+            line = child.sourceline or line
+            if name in _DROPPED or child.has_attr("hidden"):
+                continue
+            if name == "pre" and self.row is None:
+                self.flush("prose")
+                self.pre(child.get_text(), line)
+            else:
+                self.open(name, line)
+                stack.append((child, iter(child.contents)))
+        self.flush("prose")
+
+    def text(self, text: str, line: int) -> None:
+        if not text.isspace():
+            if not self.buffer:
+                self.buffer_line = line + text[: len(text) - len(text.lstrip())].count("\n")
+            self.buffer.append(text)
+        elif self.buffer:
+            self.buffer.append(" ")
+
+    def open(self, name: str, line: int) -> None:
+        if self.row is not None and name in ("tr", "table"):
+            self.end_row(line)  # a row that was not closed, or a table inside a cell
+        if name not in _BLOCKS or self.row is not None:
+            if name in _BLOCKS and self.buffer:
+                self.buffer.append(" ")
+            return
+        self.flush("prose")
+        if name in ("ul", "ol"):
+            self.items.append(name)
+        elif name == "li":
+            self.mark = "  " * (len(self.items) - 1) + "- "
+        elif name == "table":
+            self.table = self.size
+        elif name == "tr":
+            self.row = []
+        elif name[0] == "h" and name[1:].isdigit():
+            self.mark = "#" * int(name[1]) + " "
+
+    def close(self, name: str, line: int) -> None:
+        if self.row is not None:
+            if name in ("td", "th"):
+                self.row.append(self.taken())
+            elif name in ("tr", "table"):
+                self.end_row(line)
+            if name != "table":
+                return
+        if name not in _BLOCKS:
+            return
+        if name[0] == "h" and name[1:].isdigit():
+            self.heading(int(name[1]))
+        else:
+            self.flush("list" if name == "li" else "prose")
+        if name in ("ul", "ol") and self.items:
+            self.items.pop()
+            if not self.items:
+                self.blank()
+        elif name == "table" and self.table >= 0:
+            rows = [block for block in self.blocks if block.start >= self.table]
+            if rows:
+                self.blocks[-len(rows) :] = [Block(self.table, self.size, "table")]
+            self.table = -1
+            self.blank()
+
+    def end_row(self, line: int) -> None:
+        cells, self.row = [*(self.row or []), self.taken()], None
+        if any(cells):
+            self.emit(" | ".join(cells if cells[-1] else cells[:-1]), "table", self.buffer_line or line)
+
+    def taken(self) -> str:
+        text = " ".join("".join(self.buffer).split())
+        self.buffer = []
+        return text
+
+    def flush(self, kind: str) -> None:
+        if self.buffer and (text := self.taken()):
+            kind = "list" if self.mark.endswith("- ") else kind
+            self.emit(self.mark + text, kind, self.buffer_line)
+            self.mark = ""
+            if kind == "prose" and self.table < 0:
+                self.blank()
+
+    def heading(self, level: int) -> None:
+        if text := self.taken():
+            start = self.size
+            self.emit("#" * level + " " + text, "", self.buffer_line)
+            self.blocks.append(Block(start, self.size, "heading", level, one_line(text)))
+            self.blank()
+        self.mark = ""
+
+    def pre(self, text: str, line: int) -> None:
+        text = text.strip("\n").rstrip()
+        if text:
+            start = self.size
+            for offset, row in enumerate(text.split("\n")):
+                self.emit(row, "", line + offset)
+            self.blocks.append(Block(start, self.size, "code"))
+            self.blank()
+
+    def emit(self, row: str, kind: str, line: int) -> None:
+        if kind:
+            self.blocks.append(Block(self.size, self.size + len(row) + 1, kind))
+        self.parts.append(row + "\n")
+        self.lines.append(max(line, 1))
+        self.size += len(row) + 1
+
+    def blank(self) -> None:
+        if self.parts and self.parts[-1] != "\n":
+            self.parts.append("\n")
+            self.lines.append(self.lines[-1])
+            self.size += 1
