@@ -1,0 +1,504 @@
+"""`ContextBuilder`: gather, select, structure, compress.
+
+    builder = ContextBuilder(rag_tool=RAGTool(knowledge_base_path="./kb"))
+    text = builder.build(user_query="...")              # the context as one text
+    built = builder.assemble(user_query="...")          # the same, with messages, decisions and the budget
+
+The clock and the build's id are read here and nowhere below: the same inputs with the same `now` give the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from ctx_vector.compress import Shortener
+from ctx_vector.config import ContextConfig
+from ctx_vector.errors import BudgetError, ConfigError, InputError
+from ctx_vector.gather import Gathered, SourceSpec, gather, history_candidates, packet_of
+from ctx_vector.layout import ROLE, Layout
+from ctx_vector.packets import (
+    TYPE_SYSTEM,
+    Budget,
+    BuiltContext,
+    Candidate,
+    ContextPacket,
+    Decision,
+    SourceUse,
+    as_utc,
+    clean_text,
+)
+from ctx_vector.ranking import Ranked, rank
+from ctx_vector.scoring import make_scorer
+from ctx_vector.select import Filler
+from ctx_vector.stages import Request, Summarizer, TokenCounter
+from ctx_vector.structure import Template, check_section_name, slot_of, state_text
+from ctx_vector.tokens import TokenCounter as ExactCounter
+
+if TYPE_CHECKING:
+    from ctx_vector.stages import Encoder, Scorer
+
+_log = logging.getLogger("ctx_vector.builder")
+_WINDOW_SHARE = 0.7
+
+
+class _Shared:
+    """What builders made by `with_config` share: the encoder, loaded when first needed, and scorers by name."""
+
+    def __init__(self, encoder: Encoder | None) -> None:
+        self._encoder = encoder
+        self._scorers: dict[str, Scorer] = {}
+        self._counters: dict[str, TokenCounter] = {}
+
+    def encoder(self) -> Encoder:
+        from ctx_vector.encoders import CachedEncoder, load_encoder
+
+        if not isinstance(self._encoder, CachedEncoder):
+            self._encoder = CachedEncoder(self._encoder or load_encoder())
+        return self._encoder
+
+    def loaded(self) -> Encoder | None:
+        return self._encoder
+
+    def scorer(self, strategy: Any) -> Scorer:
+        if not isinstance(strategy, str):
+            return make_scorer(strategy, self.encoder)
+        if strategy not in self._scorers:
+            self._scorers[strategy] = make_scorer(strategy, self.encoder)
+        return self._scorers[strategy]
+
+    def counter(self, tokenizer: Any) -> TokenCounter:
+        if not isinstance(tokenizer, str):
+            return tokenizer if hasattr(tokenizer, "count_messages") else ExactCounter(tokenizer)
+        if tokenizer not in self._counters:
+            self._counters[tokenizer] = ExactCounter(tokenizer)
+        return self._counters[tokenizer]
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The arguments of one build, checked."""
+
+    query: str
+    now: datetime
+    specs: tuple[SourceSpec, ...]
+    request: Request
+    roles: frozenset[str]
+    repeated: tuple[Candidate, ...]
+
+
+class ContextBuilder:
+    """Builds contexts. Every argument is optional; a builder may be used from several threads.
+
+    `memory_tool` and `rag_tool` are objects with ``run({"action": "search", ...})``; `sources` are objects with
+    `load(request)`. `encoder` defaults to the bundled multilingual model, loaded when first needed. `summarizer`
+    shortens a text to a number of tokens; `budget_policy` gives the size of each build from its request.
+    `model_max_tokens` is the model's window, only used to warn when a context takes over 70 % of it. `counter`
+    replaces the tokenizer.
+
+    Raises ConfigError for a config that is wrong or asks for something that is not built yet.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory_tool: Any = None,
+        rag_tool: Any = None,
+        sources: Sequence[Any] = (),
+        config: ContextConfig | None = None,
+        encoder: Encoder | None = None,
+        counter: TokenCounter | None = None,
+        summarizer: Summarizer | None = None,
+        budget_policy: Callable[[Request], int] | None = None,
+        model_max_tokens: int | None = None,
+    ) -> None:
+        self.config = config or ContextConfig()
+        _refuse_planned(self.config)
+        self.memory_tool = memory_tool
+        self.rag_tool = rag_tool
+        self.sources = tuple(sources)
+        self.summarizer = summarizer
+        self.budget_policy = budget_policy
+        self.model_max_tokens = model_max_tokens
+        self._given_counter = counter
+        self._shared = _Shared(encoder)
+        if isinstance(self.config.strategy, str):
+            self._check_strategy()
+        self.counter = counter or self._shared.counter(self.config.tokenizer)
+
+    def _check_strategy(self) -> None:
+        def unused() -> Encoder:
+            raise LookupError
+
+        try:
+            make_scorer(self.config.strategy, unused)
+        except LookupError:
+            pass
+
+    def with_config(self, config: ContextConfig) -> ContextBuilder:
+        """Return a builder with another config that shares sources, caches and the encoder with this one."""
+        other = ContextBuilder(
+            memory_tool=self.memory_tool,
+            rag_tool=self.rag_tool,
+            sources=self.sources,
+            config=config,
+            counter=self._given_counter,
+            summarizer=self.summarizer,
+            budget_policy=self.budget_policy,
+            model_max_tokens=self.model_max_tokens,
+        )
+        other._shared = self._shared
+        other.counter = self._given_counter or self._shared.counter(config.tokenizer)
+        return other
+
+    # -- the one job
+    # -----------------------------------------------------------------------------------------------------
+
+    def build(self, user_query: str, **arguments: Any) -> str:
+        """Return `assemble(...).text`; takes the same keywords."""
+        return self.assemble(user_query, **arguments).text
+
+    async def aassemble(self, user_query: str, **arguments: Any) -> BuiltContext:
+        """Return `assemble(...)` from a thread, so that an event loop is not held up."""
+        return await asyncio.get_running_loop().run_in_executor(
+            None, functools.partial(self.assemble, user_query, **arguments)
+        )
+
+    def assemble(
+        self,
+        user_query: str,
+        *,
+        conversation_history: Sequence[Any] = (),
+        system_instructions: str | None = None,
+        custom_packets: Sequence[Any] = (),
+        documents: Sequence[Any] = (),
+        state: str | Mapping[str, Any] | None = None,
+        session_id: str | None = None,
+        max_tokens: int | None = None,
+        now: datetime | str | float | None = None,
+    ) -> BuiltContext:
+        """Build the context of one request.
+
+        `conversation_history` holds Messages or mappings in order of speaking; `custom_packets` packets, mappings or
+        texts; `documents` results retrieved elsewhere (text, mapping or object with content/text and an optional
+        score in [0, 1]); `state` a text or a flat mapping; `max_tokens` overrides the config; `now` defaults to the
+        clock.
+
+        Raises BudgetError when system instructions, Task and Output alone do not fit, InputError for wrong arguments. A
+        failing source is no error: it is recorded and left out.
+        """
+        started = time.perf_counter()
+        inputs = self._inputs(
+            user_query, conversation_history, system_instructions, custom_packets, documents, state, session_id, now
+        )
+        config = self._sized(inputs.request, max_tokens)
+        template = Template(config, self.counter, inputs.query, inputs.roles)
+        stages: dict[str, float] = {}
+
+        def timed(name: str, since: float) -> float:
+            now_ = time.perf_counter()
+            stages[name] = round((now_ - since) * 1000, 3)
+            return now_
+
+        gathered = gather(inputs.specs, inputs.request)
+        mark = timed("gather", started)
+        ranked = rank(
+            gathered.candidates,
+            template,
+            config,
+            inputs.now,
+            lambda: self._shared.scorer(config.strategy),
+            self._shared.encoder,
+        )
+        mark = timed("rank", mark)
+        layout, filler, warnings = self._fill(ranked, template, config)
+        mark = timed("select", mark)
+        built = self._finish(inputs, config, gathered, ranked, layout, filler, warnings, template)
+        timed("structure", mark)
+        built.meta["stages_ms"] = stages
+        built.meta["build_time_ms"] = round((time.perf_counter() - started) * 1000, 3)
+        self._report(built, ranked)
+        return built
+
+    # -- inputs
+    # ----------------------------------------------------------------------------------------------------------
+
+    def _sized(self, request: Request, max_tokens: int | None) -> ContextConfig:
+        if max_tokens is None and self.budget_policy is not None:
+            max_tokens = self.budget_policy(request)
+        return self.config if max_tokens is None else self.config.with_(max_tokens=max_tokens)
+
+    def _inputs(
+        self,
+        user_query: str,
+        history: Sequence[Any],
+        system: str | None,
+        custom: Sequence[Any],
+        documents: Sequence[Any],
+        state: str | Mapping[str, Any] | None,
+        session_id: str | None,
+        now: datetime | str | float | None,
+    ) -> _Inputs:
+        if not isinstance(user_query, str):
+            raise InputError(f"user_query: expected a str, got {type(user_query).__name__}")
+        for name, value in (("conversation_history", history), ("custom_packets", custom), ("documents", documents)):
+            if value is not None and (isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence)):
+                raise InputError(
+                    f"{name}: expected a sequence, got {type(value).__name__}; put a single item in a list"
+                )
+        query = clean_text(user_query)
+        moment = as_utc(now, "now") or datetime.now(UTC)
+        config = self.config
+        request = Request(query, moment, session_id, config.knowledge_limit, config.knowledge_min_score)
+        said, repeated = history_candidates(history or (), query)
+        own = [self._custom(item) for item in custom or ()]
+        if system:
+            own.insert(0, ContextPacket(system, metadata={"type": TYPE_SYSTEM, "priority": "high"}))
+        if state:
+            own.append(ContextPacket(state_text(state), metadata={"type": "task_state"}))
+        retrieval = self._retrieval() if query.strip() else ()
+        specs = (
+            SourceSpec("custom", None, lambda _: own),
+            SourceSpec("documents", "knowledge", lambda _: list(documents or ())),
+            *retrieval,
+            SourceSpec("history", "conversation_history", lambda _: said),
+        )
+        roles = {item.message.role for item in said if item.message is not None}
+        roles |= {str(packet.meta["role"]) for packet in own if packet.meta.get("role")}
+        return _Inputs(query, moment, specs, request, frozenset(roles), tuple(repeated))
+
+    @staticmethod
+    def _custom(item: Any) -> ContextPacket:
+        packet = packet_of(item)
+        if packet.meta.get("section") is not None:
+            check_section_name(packet.meta["section"])
+        return packet
+
+    def _retrieval(self) -> tuple[SourceSpec, ...]:
+        config, specs = self.config, []
+        if self.rag_tool is not None and config.knowledge_limit:
+            specs.append(_tool_spec("knowledge", "knowledge", self.rag_tool, config, {
+                "limit": config.knowledge_limit, "min_score": config.knowledge_min_score,
+            }))  # fmt: skip
+        if self.memory_tool is not None and config.memory_limit != 0:
+            limit = 1_000_000 if config.memory_limit is None else config.memory_limit
+            specs.append(_tool_spec("memory", "memory", self.memory_tool, config, {
+                "limit": limit, "min_importance": config.memory_min_importance,
+            }))  # fmt: skip
+        for number, source in enumerate(self.sources):
+            name = str(getattr(source, "name", None) or f"source{number + 1}")
+            kind = str(getattr(source, "kind", None) or "knowledge")
+            specs.append(SourceSpec(name, kind, source.load, config.source_timeout))
+        return tuple(specs)
+
+    # -- select and structure
+    # --------------------------------------------------------------------------------------------
+
+    def _fill(
+        self, ranked: Sequence[Ranked], template: Template, config: ContextConfig
+    ) -> tuple[Layout, Filler, list[str]]:
+        open_rows = [row for row in ranked if not row.reason]
+        extras: list[str] = []
+        for row in sorted(open_rows, key=lambda row: row.candidate.rank):
+            if row.candidate.packet.meta.get("section") is not None and row.section not in extras:
+                extras.append(row.section)
+        layout = template.layout(extras)
+        shortener = Shortener(
+            self.counter,
+            template.query,
+            self.summarizer,
+            self._shared.encoder() if config.compress_encode else None,
+        )
+        filler = Filler(layout, template, config, shortener)
+        fixed = sorted((row for row in open_rows if row.section == ROLE), key=lambda row: row.candidate.rank)
+        for row in fixed:
+            piece = template.piece(row.candidate, row.place)
+            layout.add(row.section, row.group, piece)
+            row.keep(piece)
+            filler.chosen.append(row)
+        warnings = self._check_fixed(layout, config, bool(fixed))
+        layout.fix()
+        said = [row for row in open_rows if row.candidate.message is not None]
+        rest = [row for row in open_rows if row.section != ROLE and row.candidate.message is None]
+        said.sort(key=lambda row: row.candidate.rank)
+        if warning := filler.history(said, rest):
+            warnings.append(warning)
+        filler.greedy(rest)
+        if rest and not any(row.piece for row in (*rest, *said)):
+            warnings.append("nothing besides the fixed parts fits the budget")
+        return layout, filler, warnings
+
+    def _check_fixed(self, layout: Layout, config: ContextConfig, has_system: bool) -> list[str]:
+        text, messages = layout.text(), layout.messages()
+        used = max(self.counter.count(text), self.counter.count_messages(messages))
+        if used > config.max_tokens:
+            raise BudgetError(used, config.max_tokens, layout.parts(), used)
+        reserve = config.max_tokens - config.shared_limit
+        if has_system and config.reserve_ratio > 0 and used > reserve:
+            return [f"system instructions, Task and Output take {used} tokens, over the reserve of {reserve}"]
+        return []
+
+    def _prove(
+        self, layout: Layout, filler: Filler, config: ContextConfig
+    ) -> tuple[str, list[dict[str, Any]], int, int]:
+        """Render and recount the whole; drop the lowest-ranked packets until it really fits.
+
+        With an additive tokenizer the first count already does; with others the layout's sums are only near.
+        """
+        while True:
+            text, messages = layout.text(), layout.messages()
+            sizes = self.counter.count(text), self.counter.count_messages(messages)
+            if max(sizes) <= config.max_tokens:
+                return text, messages, *sizes
+            optional = [row for row in filler.chosen if row.section != ROLE]
+            if not optional:
+                raise BudgetError(max(sizes), config.max_tokens, layout.parts(), max(sizes))
+            filler.give_back(optional[-1])
+
+    def _finish(
+        self,
+        inputs: _Inputs,
+        config: ContextConfig,
+        gathered: Gathered,
+        ranked: Sequence[Ranked],
+        layout: Layout,
+        filler: Filler,
+        warnings: list[str],
+        template: Template,
+    ) -> BuiltContext:
+        text, messages, text_tokens, message_tokens = self._prove(layout, filler, config)
+        shares = layout.shares()
+        kept = tuple(row.decision(shares) for row in filler.chosen)
+        dropped = [row.decision(shares) for row in ranked if row.piece is None]
+        empty = ContextPacket("")
+        dropped += [
+            Decision(empty, f.source, "", 0.0, 0.0, 0.0, 0, False, "dropped", f.reason, f.detail)
+            for f in gathered.faults
+        ]
+        dropped += [
+            replace(Ranked(item, *slot_of(item.packet)).decision({}), reason="duplicate", detail="repeats the query")
+            for item in inputs.repeated
+        ]
+        uses = _source_uses(inputs.specs, gathered, kept, dropped)
+        rows = layout.rows()
+        joins = text_tokens - sum(tokens for _, tokens, _ in rows)
+        if joins:  # only with tokenizers whose counts do not add
+            rows.append(("", joins, "(joins)"))
+        used = max(text_tokens, message_tokens)
+        warnings += [f"source {fault.source}: {fault.detail}" for fault in gathered.faults]
+        if any(item.action != "full" and item.section == "Evidence" for item in kept):
+            warnings.append("evidence was cut to fit the budget")
+        if self.model_max_tokens and used > _WINDOW_SHARE * self.model_max_tokens:
+            warnings.append(f"the context takes {used} of the model's {self.model_max_tokens} tokens, over 70 %")
+        reasons: dict[str, int] = {}
+        for item in dropped:
+            reasons[item.reason] = reasons.get(item.reason, 0) + 1
+        stats = {
+            "gathered": len(gathered.candidates) + len(inputs.repeated),
+            "selected": len(kept),
+            "dropped": reasons,
+            "usage_rate": round(used / config.max_tokens, 4),
+            "compressed": any(item.action != "full" for item in kept),
+        }
+        return BuiltContext(
+            text=text,
+            messages=messages,
+            sections=layout.bodies(),
+            kept=kept,
+            dropped=tuple(dropped),
+            budget=Budget(config.max_tokens, used, text_tokens, message_tokens, config.shared_limit, uses),
+            stats=stats,
+            meta=self._meta(inputs, config, template),
+            warnings=tuple(warnings),
+            rows=tuple(rows),
+            query=inputs.query,
+        )
+
+    def _meta(self, inputs: _Inputs, config: ContextConfig, template: Template) -> dict[str, Any]:
+        from ctx_vector import __version__
+
+        encoder = self._shared.loaded()
+        knowledge = getattr(self.rag_tool, "knowledge", None)
+        return {
+            "build_id": uuid.uuid4().hex,
+            "version": __version__,
+            "now": inputs.now.isoformat(),
+            "session_id": inputs.request.session_id,
+            "locale": template.locale,
+            "strategy": config.to_dict()["strategy"],
+            "config_hash": config.hash,
+            "tokenizer": self.counter.name,
+            "model": getattr(encoder, "name", None),
+            "model_fingerprint": getattr(encoder, "fingerprint", None),
+            "knowledge_version": getattr(knowledge, "version", None),
+        }
+
+    @staticmethod
+    def _report(built: BuiltContext, ranked: Sequence[Ranked]) -> None:
+        for warning in built.warnings:
+            _log.warning("%s", warning)
+        if not _log.isEnabledFor(logging.INFO):
+            return
+        found: dict[str, int] = {}
+        left: dict[str, int] = {}
+        for row in ranked:
+            name = row.group if row.section == "Context" else row.section.lower()
+            found[name] = found.get(name, 0) + 1
+            left[name] = left.get(name, 0) + (row.piece is not None)
+        counts = ", ".join(f"{name} {count} -> {left[name]}" for name, count in found.items())
+        budget = built.budget
+        _log.info("%s; %d of %d tokens", counts or "nothing gathered", budget.total_used, budget.total_limit)
+
+
+def _refuse_planned(config: ContextConfig) -> None:
+    """Raise ConfigError for choices that are named and validated, but not built yet: better than ignoring them."""
+    problems = []
+    if config.history_strategy != "window":
+        problems.append(f"history_strategy: {config.history_strategy!r} is not built yet; choose 'window'")
+    if config.mmr_lambda is not None:
+        problems.append("mmr_lambda: not built yet; leave it None")
+    if any(limit is not None for limit in config.budgets.values()):
+        problems.append("budgets: part budgets are not built yet; leave it empty")
+    if not all(config.include.values()):
+        problems.append("include: leaving parts out is not built yet; leave it empty")
+    if problems:
+        raise ConfigError(problems)
+
+
+def _tool_spec(name: str, kind: str, tool: Any, config: ContextConfig, keys: Mapping[str, Any]) -> SourceSpec:
+    own = getattr(tool, "candidates", None)  # this package's tools hand over vectors and need no time limit
+    if callable(own):
+        return SourceSpec(name, kind, lambda request: own(request.user_query, now=request.now, **keys))
+    return SourceSpec(
+        name,
+        kind,
+        lambda request: tool.run({"action": "search", "query": request.user_query, **keys}),
+        config.source_timeout,
+    )
+
+
+def _source_uses(
+    specs: Sequence[SourceSpec], gathered: Gathered, kept: Sequence[Decision], dropped: Sequence[Decision]
+) -> dict[str, SourceUse]:
+    uses = {spec.name: SourceUse(milliseconds=gathered.milliseconds.get(spec.name, 0.0)) for spec in specs}
+    for item in kept:
+        use = uses[item.source]
+        use.kept += 1
+        use.gathered += 1
+        use.tokens += item.tokens
+        use.truncated += item.action != "full"
+    for item in dropped:
+        use = uses[item.source]
+        if item.reason in ("fault", "timeout") and not item.packet.content:
+            use.fault = item.detail
+        else:
+            use.gathered += 1
+            use.dropped_items += 1
+    return {name: use for name, use in uses.items() if use.gathered or use.fault}

@@ -1,0 +1,125 @@
+"""Shortening one packet, in a declared order.
+
+1. `summarised`  by the caller's summarizer, when there is one and it does not fail;
+2. `extracted`   the sentences nearest to the query, in their own order: by BM25 of the sentence within its item, or by
+                 the encoder when `compress_encode` allows encodings inside a build;
+3. `truncated`   the longest prefix that fits, on a character boundary.
+
+Each is measured as it will stand in the text, marker and escapes included; what does not fit falls to the next.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ctx_vector.escaping import normalise
+from ctx_vector.scoring import bm25
+from ctx_vector.stages import Summarizer, TokenCounter
+
+if TYPE_CHECKING:
+    from ctx_vector.stages import Encoder
+
+_log = logging.getLogger("ctx_vector.compress")
+
+# a sentence ends at a line break, after a full stop of an unspaced script, or after . ! ? before white space
+_SENTENCE = re.compile(r"[^\n。！？；.!?]*(?:[。！？；]+[」』”’）)]*|[.!?]+[\"'”’)\]]*(?=\s|\Z)|[.!?]|\n+|\Z)\s*")
+
+#: The least tokens that must remain for an item to be shortened into them.
+LEAST_ROOM_EVIDENCE: Final = 100
+LEAST_ROOM: Final = 50
+_MOST_SENTENCES: Final = 2_000
+
+
+def sentences(text: str) -> list[str]:
+    r"""Split a text into sentences that join to the text again.
+
+    >>> sentences("One. Two!\n三。四")
+    ['One. ', 'Two!\n', '三。', '四']
+    """
+    parts: list[str] = []
+    for match in _SENTENCE.finditer(text):
+        part = match.group()
+        if parts and parts[-1][-1] in ".!?" and part:  # the stop was none: a number, a file name
+            parts[-1] += part
+        elif part:
+            parts.append(part)
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Shortener:
+    """How packets are shortened in one build. `encoder` is given only when encodings are allowed."""
+
+    counter: TokenCounter
+    query: str
+    summarizer: Summarizer | None = None
+    encoder: Encoder | None = None
+
+    def shorten(self, body: str, room: int, measure: Callable[[str], int]) -> tuple[str, str] | None:
+        """Return (short body, action), or None when nothing worth keeping fits.
+
+        `measure` gives the tokens of a shortened body as it will stand in the text; the result measures at most `room`.
+        """
+        if self.summarizer is not None:
+            summary = self._summary(body, room, measure)
+            if summary:
+                return summary, "summarised"
+        extract = self._extract(body, room, measure)
+        if extract:
+            return extract, "extracted"
+        cut = self._cut(body, room, measure)
+        return (cut, "truncated") if cut else None
+
+    def _summary(self, body: str, room: int, measure: Callable[[str], int]) -> str:
+        assert self.summarizer is not None
+        allowed = room - measure("")
+        try:
+            summary = normalise(self.summarizer(body, allowed))
+        except Exception as error:  # a caller's function may raise anything; a build does not fail for it
+            _log.warning("the summarizer failed (%s: %s); truncating instead", type(error).__name__, error)
+            return ""
+        return self._cut(summary, room, measure)
+
+    def _scores(self, parts: Sequence[str]) -> list[float]:
+        if self.encoder is not None and self.query.strip():
+            rows = self.encoder.encode_documents(parts) @ self.encoder.encode_queries([self.query])[0]
+            return [float(value) for value in rows]
+        return bm25(self.query, parts)
+
+    def _extract(self, body: str, room: int, measure: Callable[[str], int]) -> str:
+        parts = sentences(body)
+        if not 1 < len(parts) <= _MOST_SENTENCES:
+            return ""
+        scores = self._scores(parts)
+        ranked = sorted((index for index in range(len(parts)) if scores[index] > 0), key=lambda i: (-scores[i], i))
+        left = room - measure("")
+        chosen: list[int] = []
+        for index in ranked:
+            if left <= 2:
+                break
+            tokens = self.counter.count(parts[index])
+            if tokens <= left:
+                chosen.append(index)
+                left -= tokens
+        while chosen:
+            extract = normalise("".join(parts[index] for index in sorted(chosen)))
+            if measure(extract) <= room:
+                return extract
+            chosen.pop()
+        return ""
+
+    def _cut(self, body: str, room: int, measure: Callable[[str], int]) -> str:
+        allowed = room - measure("")
+        while allowed > 0:
+            cut = normalise(self.counter.truncate(body, allowed))
+            if not cut:
+                return ""
+            over = measure(cut) - room
+            if over <= 0:
+                return cut
+            allowed -= max(1, over)
+        return ""

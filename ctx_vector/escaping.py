@@ -1,0 +1,158 @@
+r"""Keeping text from forging structure.
+
+The structure of a context is made of lines that start with an opening bracket (section headers, labels, markers),
+lines of dashes (joiners), and, in the Context section, lines that start with a role or memory label. Every line of
+caller's text that could be read as one of these gets one backslash, and `unescape` takes exactly that one away again.
+
+The rule needs no list of names that could be bypassed. In each line, skip leading characters nobody sees (spaces,
+format characters, marks, controls, invisible letters), then any backslashes; if what follows
+
+- is an opening bracket other than ``(`` and ``{`` (Unicode Ps or Pi, or NFKC to ``[``),
+- or is two or more dashes and nothing else,
+- or, where labels are given, is a label with ``:`` or ``：``,
+
+one backslash goes in before it. The lines the rule speaks of are the same before and after, but for the number of
+backslashes, so the map is one-to-one and its inverse removes one.
+
+>>> escape("[Task]\n---\n\\[x] (fine)")
+'\\[Task]\n\\---\n\\\\[x] (fine)'
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from ctx_vector.packets import clean_text
+
+_LINE_BREAKS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f]")
+_OUTER_BLANK = re.compile(r"\A(?:[^\S\n]*\n)+|(?:\n[^\S\n]*)+\Z")
+
+_INVISIBLE_LETTERS: Final = "\u115f\u1160\u3164\uffa0\u2800"
+_INVISIBLE_CATEGORIES: Final = frozenset({"Zs", "Cf", "Mn", "Me", "Cc"})
+# A line can only be suspect when its first character is no word character (or an invisible letter), or, where labels
+# matter, when it holds a colon: so most lines are never looked at one by one.
+_SUSPECT_START = re.compile(rf"^(?:[^\w\n]|[_{_INVISIBLE_LETTERS}])", re.M)
+_DASHES: Final = frozenset(
+    "-\u00ad\u058a\u05be\u1400\u1806\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u2e3a\u2e3b\u2e40\u301c\u3030\u30a0\ufe58\ufe63\uff0d"
+)
+_LABEL = re.compile(r"[^:：\n]{1,80}[:：]")
+
+#: Labels that are always escaped in the Context section, besides the roles of the build.
+FIXED_LABELS: Final = ("system", "user", "assistant", "tool", "developer", "function", "Memory", "记忆")
+
+
+def normalise(text: str) -> str:
+    """Return `text` as it enters a context: line breaks as LF, controls as U+FFFD, no blank lines around it.
+
+    CRLF, CR, VT, FF, U+001C-1E, U+0085, U+2028 and U+2029 become LF; other C0 controls (but TAB), DEL and lone
+    surrogates become U+FFFD. A text of white space only becomes "".
+    """
+    text = clean_text(text)
+    if not text.isprintable():
+        text = _LINE_BREAKS.sub("\n", text)
+        text = _CONTROLS.sub("\ufffd", text)
+        text = _OUTER_BLANK.sub("", text)
+    return "" if text.isspace() else text
+
+
+def single_line(text: str) -> str:
+    """Return a name or path on one line, with single blanks."""
+    return " ".join(normalise(text).split())
+
+
+def role_label(role: str) -> str:
+    """Return a role as the label it gets in the Context section: one line, no colon, at most 60 characters, escaped."""
+    return escape(re.sub("[:：]", " ", single_line(role))[:60].strip() or "user")
+
+
+@lru_cache(maxsize=4096)
+def _invisible(char: str) -> bool:
+    return char in _INVISIBLE_LETTERS or unicodedata.category(char) in _INVISIBLE_CATEGORIES
+
+
+@lru_cache(maxsize=4096)
+def _opens(char: str) -> bool:
+    if char in "({":
+        return False
+    return unicodedata.category(char) in ("Ps", "Pi") or unicodedata.normalize("NFKC", char).startswith("[")
+
+
+@lru_cache(maxsize=256)
+def _label_keys(labels: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(_label_key(label) for label in (*FIXED_LABELS, *labels))
+
+
+def _label_key(label: str) -> str:
+    folded = unicodedata.normalize("NFKC", label).casefold()
+    return "".join(char for char in folded if not _invisible(char))
+
+
+def _split_line(line: str) -> tuple[int, int]:
+    """Return where the backslashes of a line start and end, after the characters nobody sees."""
+    start = 0
+    while start < len(line) and _invisible(line[start]):
+        start += 1
+    end = start
+    while end < len(line) and line[end] == "\\":
+        end += 1
+    return start, end
+
+
+def _is_structure(rest: str, labels: frozenset[str]) -> bool:
+    """Tell whether a line's visible part, without its backslashes, could be read as structure."""
+    if not rest:
+        return False
+    if _opens(rest[0]):
+        return True
+    if rest[0] in _DASHES and len(rest) > 1:
+        visible = _visible(rest)
+        if len(visible) > 1 and _DASHES.issuperset(visible):
+            return True
+    if labels and (match := _LABEL.match(rest)):
+        return _label_key(match[0][:-1]) in labels
+    return False
+
+
+def _visible(text: str) -> str:
+    return "".join(char for char in text if not _invisible(char))
+
+
+def _rewrite(text: str, labels: tuple[str, ...] | None, *, add: bool) -> str:
+    keys = _label_keys(labels) if labels is not None else frozenset()
+    starts = {match.start() for match in _SUSPECT_START.finditer(text)}
+    if keys and (":" in text or "：" in text):
+        starts.update(match.start() for match in re.finditer(r"^(?=[^:：\n]{1,80}[:：])", text, re.M))
+    pieces, done = [], 0
+    for start in sorted(starts):
+        stop = text.find("\n", start)
+        line = text[start : stop if stop >= 0 else len(text)]
+        slashes, end = _split_line(line)
+        if not _is_structure(line[end:], keys):
+            continue
+        if add:
+            pieces += [text[done : start + end], "\\"]
+            done = start + end
+        elif end > slashes:
+            pieces.append(text[done : start + end - 1])
+            done = start + end
+    if not pieces:
+        return text
+    return "".join(pieces) + text[done:]
+
+
+def escape(text: str, labels: Iterable[str] | None = None) -> str:
+    """Return `text` with one backslash in each line that could be read as structure.
+
+    `labels` (given for items of the Context section, also when empty) adds the roles of the build to FIXED_LABELS.
+    """
+    return _rewrite(text, tuple(labels) if labels is not None else None, add=True)
+
+
+def unescape(text: str, labels: Iterable[str] | None = None) -> str:
+    """Undo `escape` with the same labels."""
+    return _rewrite(text, tuple(labels) if labels is not None else None, add=False)

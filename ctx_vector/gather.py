@@ -1,0 +1,205 @@
+"""Gather: ask every source, turn what it gives into candidates, and record what went wrong.
+
+A source is a name, a kind (the `type` its packets get) and a function of the request. Sources with a time limit are
+asked in threads side by side; the order of results is the order of the sources, whoever answers first. A source that
+raises, answers with an error text or does not answer in time becomes a fault in the record; the build goes on.
+
+Only the caller's own packets may choose the sections Role & Policies and State or name a section; for every other
+source its kind wins, and a stored `type` or `section` stays as data under `metadata["user"]`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from ctx_vector.errors import InputError
+from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket, Message, as_utc
+from ctx_vector.stages import Request
+
+_log = logging.getLogger("ctx_vector.gather")
+
+_ERROR_TEXT: Final = re.compile(
+    r"\W*(?:error|exception|traceback|failed|failure)\b|\W*(?:错误|出错|异常|失败|\w{1,4}失败)", re.I
+)
+_RESERVED: Final = ("type", "section")
+_CONTENT_KEYS: Final = ("content", "text", "page_content")
+_SCORE_KEYS: Final = ("relevance_score", "score", "relevance")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceSpec:
+    """One source of a build. `kind` is None for the caller's own packets, whose types are kept. `timeout` in
+    seconds.
+    """
+
+    name: str
+    kind: str | None
+    load: Callable[[Request], Any]
+    timeout: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What went wrong with a source; `reason` is `fault` or `timeout`."""
+
+    source: str
+    reason: str
+    detail: str
+
+
+@dataclass(slots=True)
+class Gathered:
+    """All candidates in a fixed order, the faults, and the time each source took in milliseconds."""
+
+    candidates: list[Candidate] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)
+    milliseconds: dict[str, float] = field(default_factory=dict)
+
+
+class _Answer:
+    """The answer of one source, loaded in place or in a thread of its own."""
+
+    def __init__(self, spec: SourceSpec, request: Request) -> None:
+        self.spec = spec
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.started = time.perf_counter()
+        self.milliseconds = 0.0
+        self._thread: threading.Thread | None = None
+        if spec.timeout is None:
+            self._run(request)
+        else:  # a daemon, so that a source that hangs for ever does not keep the process alive
+            self._thread = threading.Thread(target=self._run, args=(request,), daemon=True, name=f"load {spec.name}")
+            self._thread.start()
+
+    def _run(self, request: Request) -> None:
+        try:
+            value = self.spec.load(request)
+            if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping, Sequence)):
+                value = list(value)
+            self.value = value
+        except Exception as error:  # whatever a source raises is its fault, not the build's
+            self.error = error
+        self.milliseconds = (time.perf_counter() - self.started) * 1000
+
+    def fault(self) -> Fault | None:
+        """Wait for the answer; return what went wrong, or None."""
+        name = self.spec.name
+        if self._thread is not None and self.spec.timeout is not None:
+            self._thread.join(max(0.0, self.started + self.spec.timeout - time.perf_counter()))
+            if self._thread.is_alive():
+                self.milliseconds = self.spec.timeout * 1000
+                return Fault(name, "timeout", f"no answer within {self.spec.timeout:g} s")
+        if self.error is not None:
+            return Fault(name, "fault", f"{type(self.error).__name__}: {self.error}")
+        if isinstance(self.value, str) and self.spec.kind is not None and _ERROR_TEXT.match(self.value[:80]):
+            return Fault(name, "fault", " ".join(self.value[:300].split()))
+        return None
+
+
+def gather(specs: Sequence[SourceSpec], request: Request) -> Gathered:
+    """Ask all sources and return their candidates in the order of `specs`."""
+    gathered = Gathered()
+    answers = [_Answer(spec, request) for spec in specs]
+    for answer in answers:
+        spec = answer.spec
+        fault = answer.fault()
+        gathered.milliseconds[spec.name] = gathered.milliseconds.get(spec.name, 0.0) + answer.milliseconds
+        if fault is None:
+            try:
+                found = candidates_of(answer.value, spec.kind, spec.name)
+            except InputError as error:
+                if spec.kind is None:
+                    raise
+                fault = Fault(spec.name, "fault", str(error))
+        if fault is not None:
+            _log.warning("source %s: %s: %s", fault.source, fault.reason, fault.detail)
+            gathered.faults.append(fault)
+            continue
+        gathered.candidates += [replace(item, rank=len(gathered.candidates) + n) for n, item in enumerate(found)]
+    return gathered
+
+
+def candidates_of(value: Any, kind: str | None, source: str) -> list[Candidate]:
+    """Return the candidates in what a source gave: one packet, mapping, object or text, or a sequence of them.
+
+    Raises InputError for something that has no text.
+    """
+    if value is None:
+        return []
+    if isinstance(value, (str, Mapping, ContextPacket, Candidate)) or not isinstance(value, Sequence):
+        value = [value]
+    return [_candidate(item, kind, source) for item in value]
+
+
+def _candidate(item: Any, kind: str | None, source: str) -> Candidate:
+    if isinstance(item, Candidate):
+        return replace(item, packet=_own(item.packet, kind), source=source)
+    return Candidate(_own(packet_of(item), kind), source)
+
+
+def _own(packet: ContextPacket, kind: str | None) -> ContextPacket:
+    """Return the packet with the type of its source; what it said about type and section becomes data."""
+    if kind is None or (packet.type == kind and "section" not in packet.meta):
+        return packet
+    said = {name: packet.meta[name] for name in _RESERVED if name in packet.meta}
+    metadata = {name: value for name, value in packet.meta.items() if name not in _RESERVED}
+    if said:
+        user = metadata.get("user")
+        metadata["user"] = {**(user if isinstance(user, Mapping) else {}), **said}
+    score = packet.relevance if packet.scored else None
+    return ContextPacket(packet.content, packet.timestamp, packet.token_count, score, {"type": kind, **metadata})
+
+
+def _get(item: Any, names: Sequence[str]) -> Any:
+    for name in names:
+        value = item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+        if value is not None:
+            return value
+    return None
+
+
+def packet_of(item: Any) -> ContextPacket:
+    """Return a packet from a packet, a text, or a mapping or object with content/text and optionally score,
+    importance, timestamp, id and metadata. Raises InputError when there is no text in it.
+    """
+    if isinstance(item, ContextPacket):
+        return item
+    if isinstance(item, str):
+        return ContextPacket(item)
+    content = _get(item, _CONTENT_KEYS)
+    if not isinstance(content, str):
+        raise InputError(f"expected a text, or something with 'content' or 'text', got {item!r:.120}")
+    metadata = _get(item, ("metadata",))
+    metadata = dict(metadata) if isinstance(metadata, Mapping) else {}
+    for name in ("id", "importance", "source", "type", "memory_type"):
+        value = _get(item, (name,))
+        if value is not None and not callable(value):
+            metadata.setdefault(name, value)
+    try:
+        stamp = as_utc(_get(item, ("timestamp", "created_at")))
+    except InputError:  # a time nobody can read must not cost the text
+        stamp = None
+    return ContextPacket(content, stamp, None, _get(item, _SCORE_KEYS), metadata)
+
+
+def history_candidates(messages: Sequence[Any], query: str) -> tuple[list[Candidate], list[Candidate]]:
+    """Return the messages of a conversation as candidates, and apart the one that only repeats the query."""
+    said = [Message.of(item) for item in messages]
+    made = [
+        Candidate(
+            ContextPacket(message.text, message.timestamp, metadata={"type": TYPE_HISTORY, "role": message.role}),
+            "history",
+            message=message,
+        )
+        for message in said
+    ]
+    if said and said[-1].role == "user" and query.strip() and said[-1].text.strip() == query.strip():
+        return made[:-1], made[-1:]
+    return made, []

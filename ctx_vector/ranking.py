@@ -1,0 +1,238 @@
+"""Ranking, the first half of selecting: score every candidate, drop what no budget could save, sort the rest.
+
+score = relevance_weight * relevance + recency_weight * recency. Order: score descending, newer first, id, order of
+gathering. Dropped here: `empty`, `expired`, `below_floor`, and `duplicate` for the same text twice in a section (but
+never what the caller gave as custom packets). System instructions, state and history are not subject to the floor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ctx_vector.config import ContextConfig
+from ctx_vector.errors import InputError
+from ctx_vector.layout import ROLE, Piece
+from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, Candidate, Decision, as_utc
+from ctx_vector.recency import recency
+from ctx_vector.stages import Candidates, Query, Scorer
+from ctx_vector.structure import Template, slot_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ctx_vector.stages import Encoder
+
+MOST_WINDOWS: Final = 8
+_SAMPLE_CHARS: Final = 4_000
+_DISTANT_PAST: Final = datetime(1, 1, 1, tzinfo=UTC)
+
+
+@dataclass(slots=True, eq=False)
+class Ranked:
+    """A candidate with its scores and, in the end, its fate."""
+
+    candidate: Candidate
+    section: str
+    group: str
+    relevance: float = 0.0
+    recency: float = 0.0
+    score: float = 0.0
+    detail: str = ""
+    piece: Piece | None = None
+    action: str = "dropped"
+    reason: str = ""
+
+    @property
+    def order(self) -> tuple[float, float, str, int]:
+        """Sorts best first: score, newer, id, order of gathering."""
+        stamp = self.candidate.packet.timestamp
+        age = -(stamp - _DISTANT_PAST).total_seconds() if stamp else float("-inf")
+        return -self.score, age, self.candidate.packet.id, self.candidate.rank
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Sorts within the group as rendered: history as spoken, system instructions as given, the rest best first."""
+        if self.group == "history":
+            stamp = self.candidate.packet.timestamp
+            if self.candidate.message is None:  # a custom packet, before the conversation
+                return (0, (stamp - _DISTANT_PAST).total_seconds() if stamp else 0.0, self.candidate.rank)
+            return (1, 0.0, self.candidate.rank)
+        return (self.candidate.rank,) if self.section == ROLE else self.order
+
+    def drop(self, reason: str, detail: str = "") -> None:
+        """Set the fate: dropped."""
+        self.action, self.reason = "dropped", reason
+        self.detail = "; ".join(part for part in (self.detail, detail) if part)
+
+    def keep(self, piece: Piece, action: str = "full", reason: str = "") -> None:
+        """Set the fate: kept."""
+        self.piece, self.action, self.reason = piece, action, reason
+
+    def decision(self, shares: dict[int, int]) -> Decision:
+        """Return the record of this fate; `shares` are the tokens of each kept piece."""
+        kept = self.piece is not None
+        return Decision(
+            packet=self.candidate.packet,
+            source=self.candidate.source,
+            section=self.section,
+            relevance=self.relevance,
+            recency=self.recency,
+            score=self.score,
+            tokens=shares.get(id(self.piece), 0) if kept else 0,
+            kept=kept,
+            action=self.action,
+            reason=self.reason,
+            detail=self.detail,
+            rendered=self.piece.text[:-1] if self.piece is not None else "",
+        )
+
+
+def windows(text: str, encoder: Encoder) -> list[str]:
+    """Return the text itself, or at most 8 windows of an over-long one: first, last, the others evenly spaced.
+
+    The number of model tokens of a long text is estimated from its first 4,000 characters.
+    """
+    limit = encoder.max_tokens
+    if len(text) < limit:  # a token is hardly ever shorter than a character
+        return [text]
+    sample = text[:_SAMPLE_CHARS]
+    tokens = encoder.count_tokens([sample])[0]
+    if len(sample) == len(text) and tokens <= limit:
+        return [text]
+    width = max(1, int(len(sample) * limit * 0.95 / max(1, tokens)))
+    if width >= len(text):
+        return [text]
+    count = min(MOST_WINDOWS, -(-len(text) // width))
+    last = len(text) - width
+    return [text[start : start + width] for start in (round(last * n / (count - 1)) for n in range(count))]
+
+
+def rank(
+    candidates: Sequence[Candidate],
+    template: Template,
+    config: ContextConfig,
+    now: datetime,
+    scorer: Callable[[], Scorer],
+    encoder: Callable[[], Encoder],
+) -> list[Ranked]:
+    """Return a row for every candidate; the ones with a reason are dropped already, the rest is in order of choice.
+
+    Scorer and encoder are asked for only when a candidate needs them.
+    """
+    rows = [Ranked(candidate, *slot_of(candidate.packet)) for candidate in candidates]
+    for row in rows:
+        packet = row.candidate.packet
+        if not template.body(row.candidate):
+            row.drop("empty", "nothing to show")
+        elif (expires := packet.meta.get("expires_at")) is not None and _expired(expires, now):
+            row.drop("expired", f"expired at {expires}")
+    _score([row for row in rows if not row.reason], template.query, config, now, scorer, encoder)
+    rows.sort(key=lambda row: row.order)
+    seen: dict[tuple[str, bytes], str] = {}
+    for row in rows:
+        if row.reason:
+            continue
+        packet = row.candidate.packet
+        exempt = packet.type in (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY)
+        if not exempt and row.relevance < config.min_relevance:
+            row.drop("below_floor", f"relevance {row.relevance:.3f} < min_relevance {config.min_relevance:g}")
+        elif not exempt and row.candidate.source != "custom":
+            key = (row.section, _content_key(packet.content))
+            if key in seen:
+                row.drop("duplicate", f"same text as {seen[key]}")
+            else:
+                seen[key] = f"{row.candidate.source}:{packet.id}"
+    return rows
+
+
+def _expired(value: object, now: datetime) -> bool:
+    try:
+        stamp = as_utc(value)  # type: ignore[arg-type]
+    except InputError:
+        return False
+    return stamp is not None and stamp <= now
+
+
+def _content_key(text: str) -> bytes:
+    folded = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return hashlib.blake2b(folded.encode(), digest_size=16).digest()
+
+
+def _score(
+    rows: Sequence[Ranked],
+    query: str,
+    config: ContextConfig,
+    now: datetime,
+    scorer: Callable[[], Scorer],
+    encoder: Callable[[], Encoder],
+) -> None:
+    unscored = []
+    for row in rows:
+        packet = row.candidate.packet
+        if packet.type == TYPE_SYSTEM or (packet.type == TYPE_STATE and not packet.scored):
+            row.relevance = 1.0
+        elif packet.scored:
+            row.relevance = packet.relevance
+        elif packet.type == TYPE_HISTORY and config.history_relevance is not None:
+            row.relevance = config.history_relevance
+        elif query.strip():
+            unscored.append(row)
+    if unscored:
+        _score_texts(unscored, query, scorer(), encoder)
+    for row in rows:
+        packet = row.candidate.packet
+        kind = str(packet.meta.get("memory_type") or packet.type)
+        decay = config.recency_decay_by_type.get(kind, config.recency_decay)
+        floor = config.recency_floor_by_type.get(kind, config.recency_floor)
+        row.recency = recency(packet.timestamp, now, decay, floor)
+        row.score = config.relevance_weight * row.relevance + config.recency_weight * row.recency
+
+
+def _score_texts(rows: Sequence[Ranked], query: str, scorer: Scorer, encoder: Callable[[], Encoder]) -> None:
+    import numpy as np
+
+    texts: list[str] = []
+    owners: list[int] = []
+    vectors: NDArray[np.float32] | None = None
+    asked = Query(query)
+    if getattr(scorer, "uses_vectors", False):
+        model = encoder()
+        asked = Query(query, model.encode_queries([query])[0])
+        ready: dict[int, NDArray[np.float32]] = {}
+        missing: list[str] = []
+        places: list[int] = []
+        for index, row in enumerate(rows):
+            text = row.candidate.packet.content
+            if row.candidate.vectors is not None:
+                parts = [text] * len(row.candidate.vectors)
+                ready |= {len(texts) + n: vector for n, vector in enumerate(row.candidate.vectors)}
+            else:
+                parts = windows(text, model)
+                places += range(len(texts), len(texts) + len(parts))
+                missing += parts
+                if len(parts) > 1:
+                    row.detail = f"scored by the best of {len(parts)} windows"
+            texts += parts
+            owners += [index] * len(parts)
+        vectors = np.empty((len(texts), model.dim), np.float32)
+        for place, vector in ready.items():
+            vectors[place] = vector
+        if missing:
+            vectors[places] = model.encode_documents(missing)
+    else:
+        texts = [row.candidate.packet.content for row in rows]
+        owners = list(range(len(rows)))
+    packets = [rows[owner].candidate.packet for owner in owners]
+    scores = np.asarray(scorer.score(asked, Candidates(texts, packets, vectors)), np.float64)
+    if scores.shape != (len(texts),):
+        raise InputError(f"{type(scorer).__name__}.score: expected shape ({len(texts)},), got {scores.shape}")
+    best = np.zeros(len(rows))
+    np.maximum.at(best, owners, np.nan_to_num(np.clip(scores, 0.0, 1.0)))
+    for row, relevance in zip(rows, best, strict=True):
+        row.relevance = float(relevance)
