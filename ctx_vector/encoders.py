@@ -1,0 +1,284 @@
+"""Opens encoders by name, path or hub name, and the encoders that wrap others."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+
+from ctx_vector.errors import InputError, ModelError
+from ctx_vector.model_store import MANIFEST, cards, find_card, prepare
+from ctx_vector.onnx_encoder import OnnxEncoder, Progress
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ctx_vector.stages import Encoder, Vectors
+
+__all__ = ["CachedEncoder", "OnnxEncoder", "Progress", "SentenceTransformerEncoder", "VectorStore", "load_encoder"]
+
+
+def load_encoder(
+    name: str | Path | None = None, *, models_dir: str | Path | None = None, threads: int | None = None
+) -> Encoder:
+    """Open an encoder.
+
+    `name` is a card's (the default one: multilingual-e5-small), the path of a folder, or a hub name with a slash in it
+    (``owner/model``). A card's model is prepared first if need be, from what is installed, without a network. A folder
+    is opened by sentence-transformers unless `prepare` made it; only a hub name may reach for a network, and only for
+    what is not in its cache.
+    """
+    known = cards()
+    text = next(iter(known)) if name is None else str(name)
+    if not isinstance(name, Path) and text.lower() in {card.lower() for card in known}:
+        return OnnxEncoder(prepare(find_card(text).name, models_dir=models_dir), threads=threads)
+    path = Path(text).expanduser()
+    if path.is_dir():
+        return OnnxEncoder(path, threads=threads) if (path / MANIFEST).is_file() else SentenceTransformerEncoder(path)
+    if isinstance(name, str) and text.count("/") == 1 and not text.startswith((".", "/", "~")):
+        return SentenceTransformerEncoder(text)
+    raise ModelError(
+        f"unknown model {text!r}; choose from: {', '.join(known)}, or give the path of a folder or a hub name like "
+        "owner/model"
+    )
+
+
+class SentenceTransformerEncoder:
+    """Any model that `SentenceTransformer` loads, on the CPU, under torch; slower than `OnnxEncoder`.
+
+    Texts are run one at a time, so that a vector does not depend on what it shares a batch with.
+    """
+
+    def __init__(self, name: str | Path) -> None:
+        path = Path(name).expanduser()
+        local = path.is_dir()
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError as error:
+            raise ModelError(
+                f"sentence-transformers cannot be imported ({error}); install it with: pip install sentence-transformers"
+            ) from error
+        try:
+            source = str(path) if local else str(name)
+            self._model = SentenceTransformer(source, device="cpu", local_files_only=local)
+        except Exception as error:  # the libraries below raise whatever their parts raise
+            raise ModelError(f"sentence-transformers cannot load {name}: {error}") from error
+        self._model.eval()
+        self._name = path.resolve().name if local else str(name)
+        self._lock = threading.Lock()  # the fast tokenizers keep their padding and truncation as state
+        prompts = {key: value for key, value in self._model.prompts.items() if value}
+        self._prompts = {
+            "query": prompts.get("query", ""),
+            "passage": next((prompts[key] for key in ("passage", "document", "corpus") if key in prompts), ""),
+        }
+        self._dim = int(_dimension(self._model))
+        self._max_tokens = int(self._model.max_seq_length or 512)
+        self._fingerprint = f"{self._name}:torch:{_model_digest(self._model, self._prompts)}"
+
+    @property
+    def name(self) -> str:
+        """The name of the folder, or the hub name."""
+        return self._name
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the weights, the modules, the tokenizer and the prompts."""
+        return self._fingerprint
+
+    @property
+    def dim(self) -> int:
+        """The length of a vector."""
+        return self._dim
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of a text that are looked at."""
+        return self._max_tokens
+
+    def encode_queries(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+        """Return (n, dim) float32, unit rows, for texts that ask."""
+        return self._encode(texts, "query", progress)
+
+    def encode_documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+        """Return (n, dim) float32, unit rows, for texts that answer."""
+        return self._encode(texts, "passage", progress)
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of each text with its document prompt and the special tokens, without truncation."""
+        prompted = [self._prompts["passage"] + _characters(text) for text in _listed(texts)]
+        counts: list[int] = []
+        with self._lock:
+            for start in range(0, len(prompted), 1024):
+                batch = prompted[start : start + 1024]
+                encoded = self._model.tokenizer(batch, truncation=False, padding=False, verbose=False)
+                counts.extend(map(len, encoded["input_ids"]))
+        return counts
+
+    def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"], progress: Progress | None) -> Vectors:
+        unique = list(dict.fromkeys(_listed(texts)))
+        rows: dict[str, NDArray[np.float32]] = {}
+        for text in unique:
+            with self._lock:
+                (vector,) = self._model.encode(
+                    [_characters(text)],
+                    prompt=self._prompts[kind],
+                    batch_size=1,
+                    normalize_embeddings=True,
+                    show_progress_bar=False,
+                )
+            rows[text] = np.asarray(vector, np.float32)
+            if progress:
+                progress(len(rows), len(unique))
+        out = np.empty((len(texts), self._dim), np.float32)
+        for i, text in enumerate(texts):
+            out[i] = rows[text]
+        return out
+
+
+class VectorStore(Protocol):
+    """Where `CachedEncoder` may keep vectors beyond its own memory. Keys are opaque digests, vectors (dim,) float32."""
+
+    def get_many(self, keys: Sequence[bytes]) -> Mapping[bytes, Vectors]:
+        """Return the vectors of those keys that are known."""
+        ...
+
+    def put_many(self, vectors: Mapping[bytes, Vectors]) -> None:
+        """Keep these vectors."""
+        ...
+
+
+class CachedEncoder:
+    """Remembers the last `capacity` vectors of another encoder, and asks `store` before it encodes.
+
+    What is not known is encoded in one call. Safe to use from several threads.
+    """
+
+    def __init__(self, encoder: Encoder, capacity: int = 10_000, store: VectorStore | None = None) -> None:
+        if capacity < 0:
+            raise InputError(f"capacity must be >= 0, got {capacity}")
+        self.encoder = encoder
+        self.store = store
+        self._capacity = capacity
+        self._known: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """The wrapped encoder's name."""
+        return self.encoder.name
+
+    @property
+    def fingerprint(self) -> str:
+        """The wrapped encoder's fingerprint."""
+        return self.encoder.fingerprint
+
+    @property
+    def dim(self) -> int:
+        """The length of a vector."""
+        return self.encoder.dim
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of a text that are looked at."""
+        return self.encoder.max_tokens
+
+    def encode_queries(self, texts: Sequence[str], **options: Any) -> Vectors:
+        """Return (n, dim) float32, unit rows, for texts that ask; `options` go to the wrapped encoder."""
+        return self._encode(texts, "query", options)
+
+    def encode_documents(self, texts: Sequence[str], **options: Any) -> Vectors:
+        """Return (n, dim) float32, unit rows, for texts that answer; `options` go to the wrapped encoder."""
+        return self._encode(texts, "passage", options)
+
+    def count_tokens(self, texts: Sequence[str]) -> Sequence[int]:
+        """Return what the wrapped encoder counts."""
+        return self.encoder.count_tokens(texts)
+
+    def key(self, text: str, kind: Literal["query", "passage"] = "passage") -> bytes:
+        """Return the 16-byte key of a text: a digest of the encoder's fingerprint, the kind and the text."""
+        head = f"{self.encoder.fingerprint}\0{kind}\0"
+        return hashlib.blake2b((head + text).encode("utf-8", "surrogatepass"), digest_size=16).digest()
+
+    def forget(self, texts: Sequence[str]) -> None:
+        """Drop the vectors of these texts from memory (a store is its owner's to clean)."""
+        with self._lock:
+            for text in texts:
+                self._known.pop(self.key(text, "query"), None)
+                self._known.pop(self.key(text, "passage"), None)
+
+    def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"], options: dict[str, Any]) -> Vectors:
+        keys = [self.key(text, kind) for text in _listed(texts)]
+        found: dict[bytes, NDArray[np.float32]] = {}
+        with self._lock:
+            for key in keys:
+                if key in self._known:
+                    self._known.move_to_end(key)
+                    found[key] = self._known[key]
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+        if missing and self.store is not None:
+            stored = self.store.get_many(list(missing))
+            found.update(stored)
+            self._remember(stored)
+            missing = {key: text for key, text in missing.items() if key not in stored}
+        if missing:
+            encode = self.encoder.encode_queries if kind == "query" else self.encoder.encode_documents
+            vectors = encode(list(missing.values()), **options)
+            fresh = dict(zip(missing, vectors, strict=True))
+            found.update(fresh)
+            self._remember(fresh)
+            if self.store is not None:
+                self.store.put_many(fresh)
+        out = np.empty((len(keys), self.dim), np.float32)
+        for i, key in enumerate(keys):
+            out[i] = found[key]
+        return out
+
+    def _remember(self, vectors: Mapping[bytes, NDArray[np.float32]]) -> None:
+        with self._lock:
+            for key, vector in vectors.items():
+                self._known[key] = vector.copy()  # not a view, which would keep the whole batch
+                self._known.move_to_end(key)
+            while len(self._known) > self._capacity:
+                self._known.popitem(last=False)
+
+
+def _listed(texts: Sequence[str]) -> Sequence[str]:
+    if isinstance(texts, str):
+        raise InputError("expected a sequence of texts, got one str; put it in a list")
+    return texts
+
+
+def _characters(text: str) -> str:
+    """Replace lone surrogates, which are no characters, by U+FFFD."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _dimension(model: Any) -> int:
+    """Return the length of a vector under the name this version of sentence-transformers has for it."""
+    get = getattr(model, "get_embedding_dimension", None) or model.get_sentence_embedding_dimension
+    return int(get())
+
+
+def _model_digest(model: Any, prompts: Mapping[str, str]) -> str:
+    """Return 16 hex digits over all that decides a vector; takes about half a second for 500 MB of weights."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(_byte_type()).numpy().data)
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    vocabulary = backend.to_str() if backend is not None else json.dumps(model.tokenizer.get_vocab(), sort_keys=True)
+    modules = [f"{type(module).__name__} {getattr(module, 'get_config_dict', dict)()}" for module in model]
+    digest.update(json.dumps([vocabulary, modules, dict(prompts), model.max_seq_length], default=str).encode())
+    return digest.hexdigest()[:16]
+
+
+def _byte_type() -> Any:
+    import torch
+
+    return torch.uint8

@@ -1,0 +1,251 @@
+"""The fast encoder: dynamic int8 under ONNX Runtime, without torch.
+
+A dynamic int8 vector depends on what shares its batch, since a tensor has one activation scale. So every text is run
+alone and unpadded: the same text gets the same bits alone, in company, in any order and from any thread. Texts are run
+side by side on one single-threaded session, which is also the fastest way on a CPU.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from ctx_vector import e5_format
+from ctx_vector.errors import InputError, ModelError
+from ctx_vector.model_store import LIGHT, Manifest, read_manifest
+from ctx_vector.onnx_export import INPUT, VECTOR
+from ctx_vector.unigram import UnigramTokenizer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ctx_vector.stages import Vectors
+
+Kind = Literal["query", "passage"]
+Progress = Callable[[int, int], None]
+"""Called with the number of texts done and the number of texts."""
+
+# Up to this many characters at once the small tokenizer is quicker than loading tokenizer.json (0.4-2 s).
+_SMALL_CHARS = 20_000
+# A longer text is cut at a space before it is tokenised; the rest of it cannot reach the tokens that are kept.
+_HEAD_CHARS_PER_TOKEN = 64
+_SURROGATES = re.compile("[\ud800-\udfff]")
+
+
+def available_cpus() -> int:
+    """Return the number of CPUs this process may run on."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+class OnnxEncoder:
+    """Encodes with the ``light`` files of a prepared model.
+
+    `threads` texts are run at a time (all CPUs by default); it does not change a bit of the result.
+    """
+
+    def __init__(self, folder: str | Path, *, threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise InputError(f"threads must be >= 1, got {threads}")
+        self._folder = Path(folder)
+        manifest = read_manifest(self._folder)
+        if manifest is None:
+            raise ModelError(f"{folder} holds no prepared model; make one with: ctx-vector models prepare")
+        _check_sizes(self._folder, manifest)
+        self._manifest = manifest
+        self._threads = threads or available_cpus()
+        light = self._folder / LIGHT
+        self._words = np.load(light / "words.npy", mmap_mode="r", allow_pickle=False)
+        self._session = _open_session(light / "graph.onnx")
+        self._small = UnigramTokenizer(light) if (light / "unigram.json").is_file() else None
+        self._library: Any = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """What a person calls the model."""
+        return self._manifest.name
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the weights, the quantisation, the tokenizer and the prompts."""
+        return self._manifest.fingerprint
+
+    @property
+    def dim(self) -> int:
+        """The length of a vector."""
+        return self._manifest.dim
+
+    @property
+    def max_tokens(self) -> int:
+        """The most tokens of a text that are looked at, its prompt and the special tokens included."""
+        return self._manifest.max_tokens
+
+    def encode_queries(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+        """Return (n, dim) float32, unit rows, for texts that ask."""
+        return self._encode(texts, "query", progress)
+
+    def encode_documents(self, texts: Sequence[str], *, progress: Progress | None = None) -> Vectors:
+        """Return (n, dim) float32, unit rows, for texts that answer."""
+        return self._encode(texts, "passage", progress)
+
+    def count_tokens(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of each text with its document prompt and the two special tokens, without truncation."""
+        texts = self._with_prompt(texts, "passage")
+        if self._small and self._library is None and sum(map(len, texts)) <= _SMALL_CHARS:
+            return [len(self._small.encode(text)) for text in texts]
+        library = self._load_library()
+        counts: list[int] = []
+        for start in range(0, len(texts), 1024):  # encodings are large objects: a few at a time
+            counts.extend(map(len, library.encode_batch_fast(texts[start : start + 1024])))
+        return counts
+
+    def token_ids(self, text: str, kind: Kind = "passage") -> list[int]:
+        """Return the ids that the model is given for a text: with its prompt, truncated to `max_tokens`."""
+        return self._ids(self._with_prompt([text], kind)[0])
+
+    def close(self) -> None:
+        """Stop the worker threads; the encoder can be used again after it."""
+        with self._lock:
+            pool, self._pool = self._pool, None
+        if pool:
+            pool.shutdown(wait=True)
+
+    def _with_prompt(self, texts: Sequence[str], kind: Kind) -> list[str]:
+        if isinstance(texts, str):
+            raise InputError("expected a sequence of texts, got one str; put it in a list")
+        prompt = self._manifest.prompts[kind]
+        # A lone surrogate is no character; the tokenizers refuse it.
+        return [prompt + _SURROGATES.sub("\ufffd", text) for text in texts]
+
+    def _encode(self, texts: Sequence[str], kind: Kind, progress: Progress | None) -> Vectors:
+        prompted = self._with_prompt(texts, kind)
+        rows = {text: i for i, text in enumerate(dict.fromkeys(prompted))}  # a text given twice is encoded once
+        unique = list(rows)
+        if self._library is None and sum(map(len, unique)) > _SMALL_CHARS:
+            self._load_library()
+        vectors = np.empty((len(unique), self.dim), np.float32)
+        if len(unique) == 1 or self._threads == 1:
+            for i, text in enumerate(unique):
+                vectors[i] = self._vector(text)
+                if progress:
+                    progress(i + 1, len(unique))
+        elif unique:
+            self._encode_side_by_side(unique, vectors, progress)
+        if len(unique) == len(prompted):
+            return vectors
+        return vectors[[rows[text] for text in prompted]]
+
+    def _encode_side_by_side(self, texts: list[str], vectors: Vectors, progress: Progress | None) -> None:
+        """Fill (n, dim) `vectors`; workers take the longest texts first, so that they finish together."""
+        order = iter(sorted(range(len(texts)), key=lambda i: -len(texts[i])))
+        done: SimpleQueue[BaseException | None] = SimpleQueue()
+        stop = threading.Event()
+        take = threading.Lock()
+
+        def work() -> None:
+            while not stop.is_set():
+                with take:
+                    i = next(order, None)
+                if i is None:
+                    return
+                try:
+                    vectors[i] = self._vector(texts[i])
+                    done.put(None)
+                except BaseException as error:  # handed to the caller below
+                    done.put(error)
+                    return
+
+        with self._lock:
+            self._pool = self._pool or ThreadPoolExecutor(self._threads, thread_name_prefix="ctx_vector-encode")
+            pool = self._pool
+        workers = [pool.submit(work) for _ in range(min(self._threads, len(texts)))]
+        try:
+            for count in range(1, len(texts) + 1):
+                if error := done.get():
+                    raise error
+                if progress:
+                    progress(count, len(texts))
+        finally:
+            # After an error or Ctrl-C the workers end with the text they are at, a few milliseconds.
+            stop.set()
+            for worker in workers:
+                worker.cancel()
+
+    def _vector(self, text: str) -> NDArray[np.float32]:
+        ids = self._ids(text)
+        rows = self._words[ids]
+        words = e5_format.dequantise(rows) if rows.dtype == np.uint8 else rows
+        output: NDArray[np.float32] = self._session.run([VECTOR], {INPUT: words[None]})[0]
+        return output[0]
+
+    def _ids(self, text: str) -> list[int]:
+        limit = self.max_tokens
+        head = _HEAD_CHARS_PER_TOKEN * limit
+        if len(text) > head and (cut := max(text.rfind(" ", 0, head), text.rfind("\n", 0, head))) > 0:
+            ids = self._all_ids(text[:cut])
+            if len(ids) > limit:
+                return [*ids[: limit - 1], ids[-1]]
+        ids = self._all_ids(text)
+        return ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
+
+    def _all_ids(self, text: str) -> list[int]:
+        if self._library is None:
+            if self._small and len(text) <= _SMALL_CHARS:
+                return self._small.encode(text)
+            self._load_library()
+        ids: list[int] = self._library.encode(text).ids
+        return ids
+
+    def _load_library(self) -> Any:
+        """Load tokenizer.json, once."""
+        with self._lock:
+            if self._library is None:
+                from tokenizers import Tokenizer
+
+                try:
+                    library = Tokenizer.from_file(str(self._folder / "tokenizer.json"))
+                except Exception as error:  # tokenizers raises bare Exceptions
+                    raise ModelError(f"cannot read tokenizer.json of {self._folder}: {error}") from error
+                library.no_truncation()
+                library.no_padding()
+                self._library = library
+            return self._library
+
+
+def _check_sizes(folder: Path, manifest: Manifest) -> None:
+    """Refuse a folder whose light files are missing or cut short; their digests are checked by `verify`."""
+    for path, (_, size) in manifest.files.items():
+        if path.startswith(f"{LIGHT}/"):
+            file = folder / path
+            if not file.is_file() or file.stat().st_size != size:
+                raise ModelError(
+                    f"{file} is missing or incomplete; delete {folder} and run: "
+                    f"ctx-vector models prepare {manifest.name}"
+                )
+
+
+def _open_session(path: Path) -> Any:
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ModelError(f"onnxruntime cannot be imported ({error}); install it with: pip install onnxruntime") from error
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.enable_mem_pattern = False  # it keeps a plan for every length of text ever seen
+    try:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime raises many classes of its own
+        raise ModelError(f"onnxruntime cannot load {path}: {error}") from error
