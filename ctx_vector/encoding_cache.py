@@ -1,0 +1,136 @@
+"""Vectors of texts, kept in a store by the hash of the text: what was encoded once is never encoded again.
+
+Texts are encoded in batches that are committed one by one, so that a process killed at any moment loses one batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ctx_vector.errors import ModelError, ModelMismatchError
+from ctx_vector.store import Store, find_encodings, get_meta, model_id
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ctx_vector.stages import Encoder
+
+#: Texts in one call of the encoder, about five seconds' worth: enough to keep all cores busy, little to lose.
+BATCH: Final = 128
+
+log = logging.getLogger("ctx_vector.knowledge")
+
+
+def text_hash(text: str) -> bytes:
+    """Return the key of an encoded text: its SHA-256, 32 bytes."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
+
+
+def unpack_vector(blob: bytes) -> NDArray[np.float32]:
+    """Return a stored vector, (dim,) float32."""
+    return np.frombuffer(blob, "<f4").astype(np.float32, copy=False)
+
+
+def check_model(conn: sqlite3.Connection, store: Store, encoder: Encoder) -> None:
+    """Raise ModelMismatchError when the vectors in use are those of another encoder."""
+    row = conn.execute(
+        "SELECT fingerprint, name, dim FROM models WHERE id = (SELECT value FROM meta WHERE key = 'model')"
+    ).fetchone()
+    if row is not None and row[0] != encoder.fingerprint:
+        raise ModelMismatchError(
+            f"{store.path} holds vectors of {row[1]} ({row[2]} numbers, {row[0][:12]}), the encoder is {encoder.name} "
+            f"({encoder.dim} numbers, {encoder.fingerprint[:12]}); open it with the encoder it was made with, or "
+            f"convert it with: ctx-vector kb reencode --kb {store.path.parent} --model {encoder.name}"
+        )
+
+
+class EncodingCache:
+    """Encodes documents' texts for one store and one encoder, and counts what it did.
+
+    `encoded` is the number of texts that were really encoded, `seconds` the time the encoder took for them.
+    """
+
+    def __init__(self, store: Store, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self.encoded = 0
+        self.seconds = 0.0
+        self._store = store
+        self._known: dict[bytes, int] = {}
+        self._model: int | None = None
+
+    def model(self) -> int:
+        """Return the row id of the encoder's model; the first encoder of a store becomes the store's."""
+        if self._model is None:
+            with self._store.write() as conn:
+                check_model(conn, self._store, self.encoder)
+                self._model = self.register(conn)
+                if get_meta(conn, "model") is None:
+                    conn.execute("INSERT INTO meta VALUES ('model', ?)", (self._model,))
+        return self._model
+
+    def register(self, conn: sqlite3.Connection) -> int:
+        """Return the row id of the encoder's model, whatever the store's is."""
+        self._model = model_id(conn, self.encoder.fingerprint, self.encoder.name, self.encoder.dim)
+        return self._model
+
+    def missing(self, texts: Mapping[bytes, str]) -> dict[bytes, str]:
+        """Return those of the texts, given by their hash, that are not encoded yet."""
+        unknown = [key for key in texts if key not in self._known]
+        if unknown:
+            with self._store.read() as conn:
+                row = conn.execute(
+                    "SELECT id FROM models WHERE fingerprint = ?", (self.encoder.fingerprint,)
+                ).fetchone()
+                if row is not None:
+                    self._known.update(find_encodings(conn, int(row[0]), unknown))
+        return {key: text for key, text in texts.items() if key not in self._known}
+
+    def ensure(self, texts: Mapping[bytes, str], done: Callable[[int], None] | None = None) -> None:
+        """Encode what is missing, in committed batches; `done` is told how many texts each batch had.
+
+        An interruption (Ctrl-C) between or inside batches keeps all finished ones.
+        """
+        wanted = list(self.missing(texts).items())
+        for start in range(0, len(wanted), BATCH):
+            batch = wanted[start : start + BATCH]
+            began = time.perf_counter()
+            vectors = self.encoder.encode_documents([text for _, text in batch])
+            self.seconds += time.perf_counter() - began
+            self._keep([key for key, _ in batch], vectors)
+            self.encoded += len(batch)
+            if done is not None:
+                done(len(batch))
+
+    def _keep(self, keys: list[bytes], vectors: NDArray[np.float32]) -> None:
+        vectors = np.ascontiguousarray(vectors, "<f4")
+        if vectors.shape != (len(keys), self.encoder.dim) or not np.isfinite(vectors).all():
+            raise ModelError(
+                f"{self.encoder.name} returned an array of shape {vectors.shape} for {len(keys)} texts; "
+                f"expected finite numbers of shape ({len(keys)}, {self.encoder.dim})"
+            )
+        model, now = self.model(), time.time()
+        with self._store.write() as conn:
+            conn.executemany(
+                "INSERT OR IGNORE INTO encodings (model_id, hash, vector, created) VALUES (?, ?, ?, ?)",
+                ((model, key, vector.tobytes(), now) for key, vector in zip(keys, vectors, strict=True)),
+            )
+            self._known.update(find_encodings(conn, model, keys))
+
+    def ids(self, conn: sqlite3.Connection, keys: Mapping[bytes, object]) -> dict[bytes, int]:
+        """Return the encodings' row ids, looked up anew: in this transaction they cannot be deleted any more.
+
+        Raises KeyError for a text that is not encoded (any more).
+        """
+        found = find_encodings(conn, self.model(), keys)
+        for key in keys:
+            if key not in found:
+                self._known.pop(key, None)
+                raise KeyError(key)
+        return found

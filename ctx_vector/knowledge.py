@@ -1,0 +1,442 @@
+"""A knowledge base: documents on disk as searchable passages, with versions, citations, and nothing lost.
+
+    kb = KnowledgeBase("kb")
+    kb.sync("docs")                         # only what changed is encoded
+    for hit in kb.search("How do I declare a path parameter?", limit=5):
+        print(hit.cite, hit.score)          # docs/tutorial/path-params.md:1-14 0.81
+
+One object can be shared by threads, and one folder by processes: a search sees a new version as soon as it is active.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+
+from ctx_vector import catalog
+from ctx_vector.catalog import Switch, Version
+from ctx_vector.encoding_cache import check_model
+from ctx_vector.errors import InputError, StoreError
+from ctx_vector.filters import allowed_rows
+from ctx_vector.packets import as_utc
+from ctx_vector.store import Store
+from ctx_vector.views import FILE_ROWS, GRAPH_ROWS, View, load_view, refresh_files
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ctx_vector.calibration import Calibration
+    from ctx_vector.stages import Encoder
+    from ctx_vector.sync import Progress, SyncReport
+    from ctx_vector.upkeep import VerifyReport
+
+__all__ = ["Hit", "KnowledgeBase", "Switch", "Version"]
+
+FILE_NAME: Final = "ctx.sqlite3"
+MAX_BYTES: Final = 20_000_000
+_LEAST_CANDIDATES: Final = 50
+_CANDIDATES_PER_HIT: Final = 10
+
+log = logging.getLogger("ctx_vector.knowledge")
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage found. `score` is calibrated relevance in [0, 1], `cosine` the raw one, in [-1, 1].
+
+    Lines are 1-based and inclusive; characters are offsets into the document's text. `timestamp` is the date that the
+    document states about itself (aware UTC), or None. `vector` is (dim,) float32, a unit vector.
+    """
+
+    id: int
+    content: str
+    score: float
+    cosine: float
+    source: str
+    start_line: int
+    end_line: int
+    start_char: int
+    end_char: int
+    heading: tuple[str, ...]
+    timestamp: datetime | None
+    metadata: Mapping[str, Any]
+    vector: NDArray[np.float32] = field(repr=False, compare=False)
+
+    @property
+    def cite(self) -> str:
+        """The citation, ``source:first line-last line``."""
+        return f"{self.source}:{self.start_line}-{self.end_line}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `ctx-vector search --json` prints of a hit."""
+        return {
+            "id": self.id,
+            "content": self.content,
+            "score": self.score,
+            "cosine": self.cosine,
+            "source": self.source,
+            "start_line": self.start_line,
+            "end_line": self.end_line,
+            "heading": list(self.heading),
+            "timestamp": self.timestamp.isoformat() if self.timestamp else None,
+        }
+
+
+class KnowledgeBase:
+    """The documents in the folder `path`, which is made when absent (unless ``create=False``).
+
+    `encoder` (default: `load_encoder()`, opened when first needed) has to be the one the vectors were made with; see
+    `reencode`. `keep_versions` versions, and the active one, can be rolled back to. A language with `file_rows`
+    passages or more has its index in a file, from `graph_rows` on as an HNSW graph.
+
+    Raises StoreError when the folder holds something else, or is damaged; SchemaError when a newer version of this
+    package wrote it; InputError for a `keep_versions` under 1.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        encoder: Encoder | None = None,
+        *,
+        keep_versions: int = 10,
+        create: bool = True,
+        file_rows: int = FILE_ROWS,
+        graph_rows: int = GRAPH_ROWS,
+    ) -> None:
+        if keep_versions < 1:
+            raise InputError(f"keep_versions: expected >= 1, got {keep_versions}")
+        self.path = Path(path)
+        self.keep_versions = keep_versions
+        file = self.path / FILE_NAME
+        if not create and not file.exists():
+            raise StoreError(
+                f"there is no knowledge base in {self.path}; make one with: ctx-vector index PATH --kb {self.path}"
+            )
+        self._store = Store(file, catalog.MIGRATIONS, kind="knowledge base")
+        self._encoder = encoder
+        self._encoder_lock = threading.Lock()
+        self._calibration: Calibration | None = None
+        self._view: View | None = None
+        self._view_lock = threading.Lock()
+        self._file_rows = file_rows
+        self._graph_rows = graph_rows
+
+    # -- what it works with -------------------------------------------------------------------------------------
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder; the default one is opened at the first use."""
+        with self._encoder_lock:
+            if self._encoder is None:
+                from ctx_vector.encoders import load_encoder
+
+                self._encoder = load_encoder()
+            return self._encoder
+
+    @property
+    def calibration(self) -> Calibration:
+        """The map from raw cosines to relevance, of the encoder's card."""
+        if self._calibration is None:
+            from ctx_vector.calibration import load_calibration
+
+            self._calibration = load_calibration(self.encoder)
+        return self._calibration
+
+    @property
+    def version(self) -> int:
+        """The active version; 0 when nothing was ever indexed."""
+        with self._store.read() as conn:
+            return catalog.active_version(conn)
+
+    # -- changing what is in it ---------------------------------------------------------------------------------
+
+    def sync(
+        self,
+        *paths: str | os.PathLike[str],
+        progress: Callable[[Progress], None] | None = None,
+        dry_run: bool = False,
+        max_bytes: int = MAX_BYTES,
+    ) -> SyncReport:
+        """Index files and folders: encode what is new or changed, forget what is gone under the paths given.
+
+        Documents of other folders stay. A file that cannot be read is reported as failed, and what was known of it
+        stays. The new version becomes active at once, at the end; it takes a number only if something changed. An
+        interrupted or killed run loses a few seconds' work: run it again.
+
+        `progress` is called after every file and every batch of passages. With `dry_run` nothing is encoded or
+        written, and the report says what would be. Files over `max_bytes` are skipped.
+        """
+        from ctx_vector.sync import Indexer
+
+        indexer = Indexer(self._store, self.encoder, self.keep_versions, progress)
+        report = indexer.sync(paths, dry_run=dry_run, max_bytes=max_bytes)
+        if not dry_run:
+            self._refresh_files()
+        return report
+
+    def add_text(
+        self,
+        text: str,
+        source: str,
+        timestamp: datetime | str | float | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> SyncReport:
+        """Add a text (read as Markdown) under a name, in place of what had this name; see `add_texts`."""
+        return self.add_texts([{"text": text, "source": source, "timestamp": timestamp, "metadata": metadata}])
+
+    def add_texts(self, items: Iterable[Mapping[str, Any]]) -> SyncReport:
+        """Add texts, all in one version. An item has the keys text, source and maybe timestamp and metadata.
+
+        Raises InputError for a blank text, a bad source or time, or an unknown key; then nothing is added.
+        """
+        from ctx_vector.sync import Indexer
+
+        report = Indexer(self._store, self.encoder, self.keep_versions).add(items)
+        self._refresh_files()
+        return report
+
+    def remove(self, source: str) -> int:
+        """Take a document out of the next version, and return its number; earlier versions keep it (see `purge`).
+
+        Raises InputError when the active version has no such document.
+        """
+        with self._store.write() as conn:
+            live = catalog.live_revisions(conn, catalog.active_version(conn))
+            if source not in live:
+                raise InputError(_unknown_source(source, live))
+            wanted = {revision.id for name, revision in live.items() if name != source}
+            version = catalog.new_version(conn, wanted, "remove", 0, 0, 1)
+            catalog.prune(conn, self.keep_versions)
+        log.info("version %d: removed %s", version, source)
+        return version
+
+    def rollback(self, version: int) -> None:
+        """Make an earlier version active, at once and without encoding; the next change builds on it.
+
+        Raises InputError when there is no such version (any more), naming those there are.
+        """
+        with self._store.write() as conn:
+            numbers = [row[0] for row in conn.execute("SELECT number FROM versions ORDER BY number")]
+            if version not in numbers:
+                known = ", ".join(map(str, numbers)) or "none"
+                raise InputError(f"version: expected one of those kept ({known}), got {version!r}")
+            catalog.switch(conn, version, "rollback")
+        log.info("rolled back to version %d", version)
+
+    def purge(self, source: str) -> int:
+        """Delete every trace of a document, in all versions; return the number of revisions deleted.
+
+        Text, vectors, cached encodings and index files go, and the file is rewritten so that no page of it keeps a
+        byte. A file that still lies in an indexed folder comes back with the next `sync`.
+
+        Raises InputError when no version has such a document.
+        """
+        from ctx_vector.upkeep import purge
+
+        deleted = purge(self._store, source)
+        with self._view_lock:
+            self._view = None
+        self._refresh_files()
+        return deleted
+
+    def reencode(self, encoder: Encoder | str | os.PathLike[str]) -> int:
+        """Encode every passage of every kept version with another encoder, and use it from then on.
+
+        `encoder` may be a name or path for `load_encoder`. Searches go on with the old vectors until the switch. An
+        interrupted run goes on where it was. Returns how many texts were encoded.
+        """
+        from ctx_vector.upkeep import reencode
+
+        if isinstance(encoder, (str, os.PathLike)):
+            from ctx_vector.encoders import load_encoder
+
+            encoder = load_encoder(encoder if isinstance(encoder, str) else Path(encoder))
+        encoded = reencode(self._store, encoder)
+        with self._encoder_lock:
+            self._encoder, self._calibration = encoder, None
+        self._refresh_files()
+        return encoded
+
+    # -- asking -------------------------------------------------------------------------------------------------
+
+    def search(
+        self,
+        query: str,
+        limit: int = 5,
+        min_score: float = 0.0,
+        filter: Mapping[str, Any] | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> list[Hit]:
+        """Return at most `limit` passages with a score of at least `min_score`, best first; none for a blank query.
+
+        `filter` keeps documents whose metadata has these values (a list: one of them). Its key ``source`` is matched
+        against the source, where ``*`` stands for anything: ``{"source": "docs/en/*", "format": "md"}``. With `now`,
+        documents whose ``expires_at`` has come are left out.
+
+        Equal scores are ordered newer first, then by id. Raises InputError for arguments out of their bounds, and
+        ModelMismatchError when the vectors come from another encoder.
+        """
+        if not isinstance(query, str):
+            raise InputError(f"query: expected a str, got {type(query).__name__}")
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InputError(f"limit: expected an integer >= 1, got {limit!r}")
+        if isinstance(min_score, bool) or not isinstance(min_score, (int, float)) or not 0 <= min_score <= 1:
+            raise InputError(f"min_score: expected a number in [0, 1], got {min_score!r}")
+        if not query.strip():
+            return []
+        vector = self.encoder.encode_queries([query])[0]
+        return self.search_vector(query, vector, limit, min_score, filter, now=now)
+
+    def search_vector(
+        self,
+        query: str,
+        vector: NDArray[np.float32],
+        limit: int = 5,
+        min_score: float = 0.0,
+        filter: Mapping[str, Any] | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> list[Hit]:
+        """Do what `search` does for a query whose unit vector (dim,) the caller has already."""
+        with self._store.read() as conn:
+            check = self._view is None
+            view = self._current(conn)
+            if check or view.fingerprint != self.encoder.fingerprint:
+                check_model(conn, self._store, self.encoder)
+            allowed = allowed_rows(conn, view, filter, as_utc(now, "now"))
+            ids = view.candidates(vector, max(_LEAST_CANDIDATES, _CANDIDATES_PER_HIT * limit), allowed)
+            if not len(ids):
+                return []
+            ids.sort()
+            rows = {row[0]: row for row in conn.execute(_CANDIDATES, (json.dumps(ids.tolist()),))}
+            vectors = view.vectors(conn, ids)
+            texts = [rows[id_][1] for id_ in ids.tolist()]
+            scores = self.calibration.relevance(query, vector, texts, vectors)
+            order = sorted(
+                (i for i in range(len(ids)) if scores[i] >= min_score),
+                key=lambda i: (-scores[i], _newest_first(rows[int(ids[i])][2]), ids[i]),
+            )[:limit]
+            # einsum adds up each row by itself: the same bits whatever else was found
+            cosines = np.einsum("ij,j->i", vectors[order].astype(np.float64), vector.astype(np.float64))
+            chosen = [int(ids[i]) for i in order]
+            details = {row[0]: row for row in conn.execute(_DETAILS, (json.dumps(chosen),))}
+        return [
+            _hit(details[id_], rows[id_], float(scores[i]), float(cosine), vectors[i])
+            for id_, i, cosine in zip(chosen, order, cosines, strict=True)
+        ]
+
+    def versions(self) -> list[Version]:
+        """Return the versions that are kept, oldest first."""
+        with self._store.read() as conn:
+            return catalog.all_versions(conn)
+
+    def history(self) -> list[Switch]:
+        """Return every change of the active version, rollbacks included, oldest first."""
+        with self._store.read() as conn:
+            return catalog.all_switches(conn)
+
+    def export(self, *, vectors: bool = False) -> Iterator[dict[str, Any]]:
+        """Yield the active version as JSON-ready dicts: each document, followed by its chunks.
+
+        Their key ``type`` is ``document`` or ``chunk``. With `vectors`, a chunk has its raw unit vector as a list.
+        """
+        from ctx_vector.upkeep import export
+
+        return export(self._store, vectors)
+
+    def stats(self) -> dict[str, Any]:
+        """Return counts and sizes: documents, chunks, languages, versions, model, bytes on disk."""
+        from ctx_vector.upkeep import stats
+
+        return stats(self._store)
+
+    def verify(self) -> VerifyReport:
+        """Check the file, its rows, its vectors and its index files; write damaged index files anew from SQLite."""
+        from ctx_vector.upkeep import verify
+
+        def write_files() -> None:
+            with self._view_lock:
+                self._view = None  # it may map a damaged file
+            self._refresh_files()
+
+        return verify(self._store, write_files)
+
+    # -- upkeep -------------------------------------------------------------------------------------------------
+
+    def _current(self, conn: Any) -> View:
+        with self._view_lock:
+            view = load_view(conn, self.path, self._view)
+            # a thread that took its snapshot earlier must not put an older view back
+            if self._view is None or view.generation >= self._view.generation:
+                self._view = view
+            return view
+
+    def _refresh_files(self) -> None:
+        with self._store.read() as conn:
+            view = self._current(conn)
+        refresh_files(self._store, view, file_rows=self._file_rows, graph_rows=self._graph_rows)
+
+    def close(self) -> None:
+        """Close the files. Other objects on the same folder are not affected."""
+        self._view = None
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+_CANDIDATES: Final = (
+    "SELECT c.id, c.text, d.timestamp FROM json_each(?) j CROSS JOIN chunks c ON c.id = j.value "
+    "CROSS JOIN documents d ON d.id = c.document_id"
+)
+_DETAILS: Final = (
+    "SELECT c.id, d.source, c.start_line, c.end_line, c.start_char, c.end_char, c.heading, d.metadata "
+    "FROM json_each(?) j CROSS JOIN chunks c ON c.id = j.value CROSS JOIN documents d ON d.id = c.document_id"
+)
+
+
+def _newest_first(timestamp: str | None) -> float:
+    moment = catalog.moment(timestamp)
+    return -moment.timestamp() if moment else float("inf")
+
+
+def _hit(
+    detail: tuple[Any, ...], row: tuple[Any, ...], score: float, cosine: float, vector: NDArray[np.float32]
+) -> Hit:
+    id_, source, start_line, end_line, start_char, end_char, heading, metadata = detail
+    return Hit(
+        id=id_,
+        content=row[1],
+        score=score,
+        cosine=max(-1.0, min(1.0, cosine)),
+        source=source,
+        start_line=start_line,
+        end_line=end_line,
+        start_char=start_char,
+        end_char=end_char,
+        heading=tuple(json.loads(heading)),
+        timestamp=catalog.moment(row[2]),
+        metadata=json.loads(metadata),
+        vector=vector,
+    )
+
+
+def _unknown_source(source: str, known: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(source, list(known), 3, 0.6)
+    hint = f"; did you mean {', '.join(near)}?" if near else ""
+    return f"source: no document is named {source!r}{hint}"

@@ -1,0 +1,319 @@
+"""One SQLite file that several threads and processes share: the truth behind a knowledge base and a memory.
+
+    Store.read()    a snapshot: everything read inside one `with` belongs together
+    Store.write()   a transaction: all of it is there afterwards, or nothing
+    Store.scrub()   after a purge: rewrite the file, so that deleted text is in no free page and in no log
+
+The file is in WAL mode, so readers never wait for a writer. Writers take turns by a lock file beside it (and a lock
+inside the process), so that SQLite itself never answers "database is locked". `synchronous=FULL`: killing the process
+would already be harmless with NORMAL, but a commit here follows an encoder run of tens of milliseconds, so one fsync
+more is not felt, and an acknowledged write then survives a power cut too.
+
+The schema is a list of functions; `PRAGMA user_version` says how many of them a file has seen. They are never edited,
+only added to. The tables `meta`, `models` and `encodings` are common to every store (`common_tables`).
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import weakref
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ctx_vector.errors import SchemaError, StoreError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
+
+Migration = Callable[[sqlite3.Connection], None]
+
+APPLICATION_ID: Final = 0x43545856  # "CTXV", in the header of every file of ours
+LOCK_SECONDS: Final = 60.0  # how long a writer waits for its turn; a write lasts well under a second
+_MAX_IDLE = 8
+_NOT_OURS = frozenset({"SQLITE_NOTADB"})
+_DAMAGED = frozenset({"SQLITE_CORRUPT", "SQLITE_FORMAT"})
+_NO_ROOM = frozenset({"SQLITE_FULL"})
+_NO_WRITE = frozenset({"SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH"})
+
+log = logging.getLogger("ctx_vector.store")
+
+
+def common_tables(conn: sqlite3.Connection) -> None:
+    """Make the tables that every kind of store has.
+
+    `encodings` maps a text's hash, for one model, to its raw unit vector: dim float32, little endian. It is the
+    cache that makes an interrupted run resume, and the only place where vectors are kept.
+    """
+    conn.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID")
+    conn.execute(
+        "CREATE TABLE models (id INTEGER PRIMARY KEY AUTOINCREMENT, fingerprint TEXT NOT NULL UNIQUE, "
+        "name TEXT NOT NULL, dim INTEGER NOT NULL)"
+    )
+    conn.execute(
+        "CREATE TABLE encodings (id INTEGER PRIMARY KEY AUTOINCREMENT, model_id INTEGER NOT NULL REFERENCES models, "
+        "hash BLOB NOT NULL, vector BLOB NOT NULL, created REAL NOT NULL, UNIQUE (model_id, hash))"
+    )
+
+
+class Store:
+    """A SQLite file of one `kind`, opened and brought up to date at once; usable from any thread.
+
+    Raises StoreError when the file is not ours, damaged, of another kind, or cannot be made; SchemaError when a newer
+    version of this package wrote it. With ``create=False`` a missing file is a StoreError too.
+    """
+
+    def __init__(self, path: Path, migrations: Sequence[Migration], *, kind: str, create: bool = True) -> None:
+        self.path = path
+        self.kind = kind
+        self._idle: list[sqlite3.Connection] = []
+        self._pool_lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._file_lock: BaseFileLock | None = None
+        self._closed = False
+        self._finalizer = weakref.finalize(self, _close_all, self._idle)
+        if not create and not path.exists():
+            raise StoreError(f"{path} does not exist")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"{path.parent} cannot be made: {error.strerror or error}") from None
+        try:
+            self._migrate(migrations)
+        except BaseException:
+            self.close()
+            raise
+
+    # -- opening ------------------------------------------------------------------------------------------------
+
+    def _migrate(self, migrations: Sequence[Migration]) -> None:
+        with self._connection() as conn:
+            if self._schema(conn, len(migrations)) == len(migrations):
+                return
+            with self._turn():
+                # another process may have done it while this one waited
+                done = self._schema(conn, len(migrations))
+                if done == 0:
+                    conn.execute("PRAGMA journal_mode=WAL")
+                conn.execute("BEGIN IMMEDIATE")
+                try:
+                    for number, migration in enumerate(migrations[done:], done + 1):
+                        migration(conn)
+                        conn.execute(f"PRAGMA user_version={number}")
+                    conn.execute(f"PRAGMA application_id={APPLICATION_ID}")
+                    conn.execute("INSERT OR IGNORE INTO meta VALUES ('kind', ?)", (self.kind,))
+                    conn.execute("COMMIT")
+                except BaseException:
+                    if conn.in_transaction:
+                        conn.execute("ROLLBACK")
+                    raise
+
+    def _schema(self, conn: sqlite3.Connection, known: int) -> int:
+        """Return how many migrations the file has seen, after checking that it is ours."""
+        conn.execute("BEGIN")  # one snapshot: another process may be making the file at this moment
+        try:
+            version = int(conn.execute("PRAGMA user_version").fetchone()[0])
+            application = int(conn.execute("PRAGMA application_id").fetchone()[0])
+            tables = int(conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+            if application == APPLICATION_ID and version <= known:
+                row = conn.execute("SELECT value FROM meta WHERE key = 'kind'").fetchone()
+                if row is not None and row[0] != self.kind:
+                    raise StoreError(f"{self.path} holds a {row[0]}, not a {self.kind}; choose another folder")
+        finally:
+            conn.execute("COMMIT")
+        if application != APPLICATION_ID and (tables or version or application):
+            raise StoreError(f"{self.path} is a database of another program; choose another folder")
+        if version > known:
+            raise SchemaError(
+                f"{self.path} has schema {version}, this version of ctx_vector knows schemas up to {known}; "
+                "upgrade with: pip install -U ctx_vector"
+            )
+        return version
+
+    def _connect(self) -> sqlite3.Connection:
+        # the pool hands a connection to one thread at a time, which is all that SQLite asks for
+        conn = sqlite3.connect(
+            self.path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=64
+        )
+        try:
+            conn.execute("PRAGMA foreign_keys=ON")
+            conn.execute("PRAGMA secure_delete=ON")
+            conn.execute("PRAGMA synchronous=FULL")
+            conn.execute("PRAGMA cache_size=-16384")
+        except BaseException:
+            conn.close()
+            raise
+        return conn
+
+    @contextmanager
+    def _connection(self) -> Generator[sqlite3.Connection]:
+        """Lend a connection, and say in our words what SQLite complains about."""
+        with self._pool_lock:
+            if self._closed:
+                raise StoreError(f"{self.path} was closed")
+            conn = self._idle.pop() if self._idle else None
+        try:
+            conn = conn or self._connect()
+            yield conn
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+        finally:
+            if conn is not None:
+                with self._pool_lock:
+                    keep = not self._closed and len(self._idle) < _MAX_IDLE and not conn.in_transaction
+                    if keep:
+                        self._idle.append(conn)
+                if not keep:
+                    conn.close()
+
+    def _explained(self, error: sqlite3.Error) -> StoreError:
+        name = getattr(error, "sqlite_errorname", "") or ""
+        base = "_".join(name.split("_")[:2])
+        if base in _NO_ROOM:
+            return StoreError(
+                f"{self.path} cannot grow: {error}. Nothing that was acknowledged is lost; make room and run it again"
+            )
+        if base in _NOT_OURS:
+            return StoreError(f"{self.path} is not a ctx_vector store ({error}); choose another folder, or delete it")
+        if base in _DAMAGED:
+            return StoreError(
+                f"{self.path} is damaged ({error}); restore it from a backup, or delete it and index again"
+            )
+        if base in _NO_WRITE:
+            return StoreError(f"{self.path} cannot be opened or written: {error}; check the permissions of its folder")
+        if base == "SQLITE_IOERR":
+            return StoreError(
+                f"{self.path} cannot be read or written: {error} ({name}); is the disk full, or a size limit reached? "
+                "Nothing that was acknowledged is lost"
+            )
+        return StoreError(f"{self.path}: {error} ({name or type(error).__name__})")
+
+    # -- taking turns -------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _turn(self) -> Generator[None]:
+        with self._write_lock, file_lock(self, self.path.with_name(self.path.name + ".lock"), LOCK_SECONDS):
+            yield
+
+    @contextmanager
+    def read(self) -> Generator[sqlite3.Connection]:
+        """Lend a connection inside one snapshot; other writers are not seen until the next `read`."""
+        with self._connection() as conn:
+            conn.execute("BEGIN")
+            try:
+                yield conn
+            finally:
+                if conn.in_transaction:
+                    conn.execute("COMMIT")
+
+    @contextmanager
+    def write(self) -> Generator[sqlite3.Connection]:
+        """Lend a connection inside one transaction, committed at the end, rolled back by any exception.
+
+        Not to be nested. Raises StoreError when the disk is full or another process keeps the file for a minute.
+        """
+        with self._turn(), self._connection() as conn:
+            conn.execute("BEGIN IMMEDIATE")
+            try:
+                yield conn
+                conn.execute("COMMIT")
+            except BaseException:
+                if conn.in_transaction:
+                    conn.execute("ROLLBACK")
+                raise
+
+    # -- upkeep -------------------------------------------------------------------------------------------------
+
+    def scrub(self) -> bool:
+        """Rewrite the file so that nothing deleted is left in it or in its log; return whether the log is empty.
+
+        `secure_delete` alone is not enough: when SQLite moves rows between pages, the gaps keep old bytes. The log
+        cannot be emptied while a reader holds an older snapshot; it then is by the next call, or the last close.
+        """
+        with self._turn(), self._connection() as conn:
+            conn.execute("VACUUM")
+            busy = conn.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+        if busy:
+            log.warning("%s: another process is reading; its log is emptied when that ends", self.path)
+        return not busy
+
+    def check(self) -> list[str]:
+        """Return what SQLite finds wrong with the file: damaged pages, rows that point nowhere. Empty is good."""
+        try:
+            with self._connection() as conn:
+                found = [str(row[0]) for row in conn.execute("PRAGMA integrity_check(20)")]
+                problems = [] if found == ["ok"] else found
+                for table, rowid, parent, _ in conn.execute("PRAGMA foreign_key_check").fetchmany(20):
+                    problems.append(f"row {rowid} of {table} points to a missing row of {parent}")
+                return problems
+        except StoreError as error:
+            return [str(error)]
+
+    def close(self) -> None:
+        """Close every connection; those lent at this moment close when they come back."""
+        with self._pool_lock:
+            self._closed = True
+            self._finalizer()
+        self._idle.clear()
+
+
+def _close_all(connections: list[sqlite3.Connection]) -> None:
+    while connections:
+        connections.pop().close()
+
+
+@contextmanager
+def file_lock(owner: Store, path: Path, seconds: float, what: str = "writing to") -> Generator[None]:
+    """Hold the lock file `path`, waiting at most `seconds` (negative: for ever); the system frees it after a kill.
+
+    Raises StoreError naming `owner`'s file when the time is over or the lock file cannot be made.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        held = FileLock(path, timeout=seconds, thread_local=False)
+        held.acquire()
+    except Timeout:
+        raise StoreError(
+            f"another process has been {what} {owner.path} for {seconds:g} seconds; try again when it has finished"
+        ) from None
+    except OSError as error:
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
+    try:
+        yield
+    finally:
+        held.release()
+
+
+# -- the common tables --------------------------------------------------------------------------------------------
+
+
+def get_meta(conn: sqlite3.Connection, key: str, default: Any = None) -> Any:
+    """Return one value of the table `meta`."""
+    row = conn.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
+    return default if row is None else row[0]
+
+
+def set_meta(conn: sqlite3.Connection, key: str, value: str | int | float | None) -> None:
+    """Set one value of the table `meta`."""
+    conn.execute("INSERT INTO meta VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2", (key, value))
+
+
+def model_id(conn: sqlite3.Connection, fingerprint: str, name: str, dim: int) -> int:
+    """Return the row id of a model, adding it when it is new."""
+    conn.execute("INSERT OR IGNORE INTO models (fingerprint, name, dim) VALUES (?, ?, ?)", (fingerprint, name, dim))
+    row = conn.execute("SELECT id FROM models WHERE fingerprint = ?", (fingerprint,)).fetchone()
+    return int(row[0])
+
+
+def find_encodings(conn: sqlite3.Connection, model: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
+    """Return the row ids of those texts that are encoded already, by hash."""
+    found: dict[bytes, int] = {}
+    for text_hash in hashes:
+        row = conn.execute("SELECT id FROM encodings WHERE model_id = ? AND hash = ?", (model, text_hash)).fetchone()
+        if row is not None:
+            found[text_hash] = int(row[0])
+    return found

@@ -1,0 +1,240 @@
+"""The rarer operations on a knowledge base: purge, re-encode, export, count, verify."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ctx_vector import catalog
+from ctx_vector.encoding_cache import EncodingCache, text_hash, unpack_vector
+from ctx_vector.errors import InputError
+from ctx_vector.store import Store, get_meta, set_meta
+from ctx_vector.sync import sync_lock
+from ctx_vector.views import check_files, delete_files
+
+if TYPE_CHECKING:
+    from ctx_vector.stages import Encoder
+
+_PAGE: Final = 1000
+_UNIT_TOLERANCE: Final = 1e-3  # how far a stored vector's length may be from 1
+
+log = logging.getLogger("ctx_vector.knowledge")
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyReport:
+    """What `verify` found. `problems` need a person; what is in `repaired` was wrong and is right again."""
+
+    problems: tuple[str, ...]
+    repaired: tuple[str, ...]
+    documents: int
+    chunks: int
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong (any more)."""
+        return not self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the report as JSON-ready values."""
+        return {
+            "ok": self.ok,
+            "problems": list(self.problems),
+            "repaired": list(self.repaired),
+            "documents": self.documents,
+            "chunks": self.chunks,
+        }
+
+
+def purge(store: Store, source: str) -> int:
+    """Delete all revisions of a document, their encodings and every index file, and leave no byte of them behind."""
+    with sync_lock(store):
+        with store.write() as conn:
+            rows = conn.execute("SELECT id FROM documents WHERE source = ?", (source,)).fetchall()
+            if not rows:
+                raise InputError(f"source: no version has a document named {source!r}")
+            catalog.delete_documents(conn, [int(row[0]) for row in rows])
+            # an interrupted run may have left encodings of this document that nothing points to
+            catalog.drop_encodings(conn, before=math.inf)
+            conn.execute("DELETE FROM index_files")
+            catalog.touch(conn)
+        delete_files(store.path.parent, set())
+        store.scrub()
+    log.info("purged %s: %d revisions", source, len(rows))
+    return len(rows)
+
+
+def reencode(store: Store, encoder: Encoder) -> int:
+    """Encode the passages of all versions with another encoder, then switch to its vectors in one transaction."""
+    cache = EncodingCache(store, encoder)
+    with sync_lock(store):
+        with store.write() as conn:
+            model = cache.register(conn)
+            if get_meta(conn, "model") == model:
+                return 0
+        while True:
+            _encode_all(store, cache)
+            with store.write() as conn:
+                if _switch_model(conn, model):
+                    break  # else a passage was added meanwhile
+    log.info("re-encoded with %s: %d texts in %.1f s", encoder.name, cache.encoded, cache.seconds)
+    return cache.encoded
+
+
+def _encode_all(store: Store, cache: EncodingCache) -> None:
+    last = 0
+    while True:
+        with store.read() as conn:
+            rows = conn.execute(
+                "SELECT id, text, embedded FROM chunks WHERE id > ? ORDER BY id LIMIT ?", (last, _PAGE)
+            ).fetchall()
+        if not rows:
+            return
+        last = rows[-1][0]
+        texts = (catalog.unpack_embedded(text, embedded) for _, text, embedded in rows)
+        cache.ensure({text_hash(text): text for text in texts})
+
+
+def _switch_model(conn: sqlite3.Connection, model: int) -> bool:
+    twin = (
+        "SELECT new.id FROM encodings old JOIN encodings new ON new.hash = old.hash AND new.model_id = :model "
+        "WHERE old.id = chunks.encoding_id"
+    )
+    if conn.execute(f"SELECT 1 FROM chunks WHERE NOT EXISTS ({twin}) LIMIT 1", {"model": model}).fetchone():
+        return False
+    conn.execute(f"UPDATE chunks SET encoding_id = ({twin})", {"model": model})
+    conn.execute("DELETE FROM encodings WHERE model_id != ?", (model,))
+    set_meta(conn, "model", model)
+    conn.execute("DELETE FROM models WHERE id != ?", (model,))
+    conn.execute("DELETE FROM meta WHERE key = 'seconds_per_chunk'")
+    conn.execute("DELETE FROM index_files")
+    catalog.touch(conn)
+    return True
+
+
+def export(store: Store, vectors: bool) -> Iterator[dict[str, Any]]:
+    """Yield the documents of the active version, each followed by its chunks, from one snapshot."""
+    with store.read() as conn:
+        live = catalog.live_revisions(conn, catalog.active_version(conn))
+        for source, revision in live.items():
+            title, timestamp, expires_at, metadata = conn.execute(
+                "SELECT title, timestamp, expires_at, metadata FROM documents WHERE id = ?", (revision.id,)
+            ).fetchone()
+            yield {
+                "type": "document",
+                "id": revision.id,
+                "source": source,
+                "title": title,
+                "hash": revision.hash,
+                "timestamp": timestamp,
+                "expires_at": expires_at,
+                "metadata": json.loads(metadata),
+            }
+            rows = conn.execute(
+                "SELECT c.id, c.text, c.kind, c.language, c.heading, start_line, end_line, start_char, end_char, "
+                "e.vector FROM chunks c JOIN encodings e ON e.id = c.encoding_id WHERE document_id = ? ORDER BY c.id",
+                (revision.id,),
+            ).fetchall()
+            names = ("id", "content", "kind", "language", "heading", "start_line", "end_line", "start_char", "end_char")
+            for row in rows:
+                chunk = {"type": "chunk", "source": source} | dict(zip(names, row[:-1], strict=True))
+                chunk["heading"] = json.loads(row[4])
+                if vectors:
+                    chunk["vector"] = unpack_vector(row[-1]).tolist()
+                yield chunk
+
+
+def stats(store: Store) -> dict[str, Any]:
+    """Return counts and sizes of the active version and of the folder."""
+    with store.read() as conn:
+        version = catalog.active_version(conn)
+        documents, chunks = catalog.counts(conn, version)
+        model = conn.execute(
+            "SELECT name, fingerprint, dim FROM models WHERE id = (SELECT value FROM meta WHERE key = 'model')"
+        ).fetchone()
+        languages = conn.execute(
+            "SELECT c.language, count(*) FROM lives l JOIN chunks c ON c.document_id = l.document_id "
+            "WHERE l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version) "
+            "GROUP BY 1 ORDER BY 1",
+            {"version": version},
+        ).fetchall()
+        versions = conn.execute("SELECT count(*) FROM versions").fetchone()[0]
+        encodings = conn.execute("SELECT count(*) FROM encodings").fetchone()[0]
+        files = conn.execute("SELECT language, kind, rows FROM index_files ORDER BY language").fetchall()
+    size = sum(file.stat().st_size for file in store.path.parent.iterdir() if file.is_file())
+    name, fingerprint, dim = model or (None, None, None)
+    return {
+        "version": version,
+        "versions": versions,
+        "documents": documents,
+        "chunks": chunks,
+        "languages": dict(languages),
+        "model": name,
+        "fingerprint": fingerprint,
+        "dim": dim,
+        "encodings": encodings,
+        "index_files": [{"language": row[0], "kind": row[1], "rows": row[2]} for row in files],
+        "bytes": size,
+    }
+
+
+def verify(store: Store, write_files: Callable[[], object]) -> VerifyReport:
+    """Check everything that can be checked without an encoder; have damaged index files written anew."""
+    problems = store.check()
+    repaired: tuple[str, ...] = ()
+    documents = chunks = 0
+    if not problems:
+        with store.read() as conn:
+            version = catalog.active_version(conn)
+            documents, chunks = catalog.counts(conn, version)
+            if version and conn.execute("SELECT 1 FROM versions WHERE number = ?", (version,)).fetchone() is None:
+                problems.append(f"version {version} is active, but unknown")
+            problems += _wrong_vectors(conn) + _wrong_chunks(conn)
+        bad = check_files(store)
+        if bad:
+            with store.write() as conn:
+                conn.executemany("DELETE FROM index_files WHERE name = ?", ((name,) for name, _ in bad))
+                catalog.touch(conn)
+            write_files()
+            repaired = tuple(f"{reason}; written anew" for _, reason in bad)
+            for line in repaired:
+                log.warning("%s", line)
+    return VerifyReport(tuple(problems), repaired, documents, chunks)
+
+
+def _wrong_vectors(conn: sqlite3.Connection) -> list[str]:
+    """Return which stored vectors have another length than their model's, or are no unit vectors."""
+    problems = []
+    for model, name, dim in conn.execute("SELECT id, name, dim FROM models").fetchall():
+        cursor = conn.execute("SELECT id, vector FROM encodings WHERE model_id = ?", (model,))
+        while rows := cursor.fetchmany(_PAGE):
+            wrong = [id_ for id_, blob in rows if len(blob) != 4 * dim]
+            if not wrong:
+                matrix = np.frombuffer(b"".join([blob for _, blob in rows]), "<f4").reshape(len(rows), dim)
+                with np.errstate(all="ignore"):
+                    lengths = np.linalg.norm(matrix.astype(np.float64), axis=1)
+                wrong = [rows[i][0] for i in np.flatnonzero(~(np.abs(lengths - 1) < _UNIT_TOLERANCE))]
+            problems += [f"encoding {id_} of {name} is no unit vector of {dim} numbers" for id_ in wrong]
+    return problems[:20]
+
+
+def _wrong_chunks(conn: sqlite3.Connection) -> list[str]:
+    """Return which chunks' vectors belong to another text, or to another model."""
+    problems = []
+    model = get_meta(conn, "model")
+    cursor = conn.execute(
+        "SELECT c.id, c.text, c.embedded, e.hash, e.model_id FROM chunks c JOIN encodings e ON e.id = c.encoding_id"
+    )
+    for id_, text, embedded, stored, chunk_model in cursor:
+        if chunk_model != model:
+            problems.append(f"chunk {id_} has a vector of another model")
+        elif text_hash(catalog.unpack_embedded(text, embedded)) != stored:
+            problems.append(f"chunk {id_} has the vector of another text")
+    return problems[:20]

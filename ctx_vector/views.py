@@ -1,0 +1,317 @@
+"""What a search looks at: the live rows of the active version, as one index a language.
+
+Raw cosines of different languages do not compare (unrelated Chinese passages lie above matched English ones), so each
+language is searched for its own best candidates. A view is loaded from SQLite, immutable, and replaced when the
+knowledge base's generation changes; then only vectors that were not loaded before are read.
+
+From `file_rows` rows of a language on, its index is a file made by the last run (from `graph_rows` on, a graph), and
+what changed since is an exact tail in memory. A file that cannot be used is replaced by the rows of SQLite, with a
+warning; it is written again by the next run or by `verify`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ctx_vector import catalog
+from ctx_vector.errors import StoreError
+from ctx_vector.index import FlatIndex, GraphIndex, TailedIndex, file_digest, open_index, save_index
+from ctx_vector.store import Store, get_meta
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ctx_vector.index import Ids, Vectors
+
+FILE_ROWS: Final = 50_000  # with fewer, reading SQLite takes under a quarter of a second
+GRAPH_ROWS: Final = 100_000  # with fewer, exact search takes under 9 ms
+REWRITE_SHARE: Final = 0.1  # a file is written anew when more of its rows than this have changed
+
+log = logging.getLogger("ctx_vector.knowledge")
+
+
+@dataclass(frozen=True)
+class IndexFile:
+    """What SQLite says about an index file."""
+
+    name: str
+    fingerprint: str
+    version: int
+    language: str
+    kind: str
+    rows: int
+    dim: int
+    size: int
+    digest: str
+
+    @property
+    def label(self) -> dict[str, Any]:
+        """What the file's header has to say."""
+        return {key: getattr(self, key) for key in ("fingerprint", "version", "language", "kind", "rows", "dim")}
+
+
+@dataclass(frozen=True)
+class View:
+    """The live rows at one generation. `ids` (n,) ascending; `documents` (n,) is the document of each row."""
+
+    generation: int
+    version: int
+    fingerprint: str
+    dim: int
+    ids: Ids
+    documents: Ids
+    indexes: Mapping[str, FlatIndex | TailedIndex]
+    files: Mapping[str, IndexFile]
+    has_expiring: bool
+    _facts: dict[str, Any] = field(default_factory=dict)
+
+    def candidates(self, vector: Vectors, k: int, allowed: Ids | None) -> Ids:
+        """Return the ids of the best `k` rows of every language, in no particular order."""
+        found = [index.search(vector, k, allowed)[0] for index in self.indexes.values()]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    def vectors(self, conn: sqlite3.Connection, ids: Ids) -> Vectors:
+        """Return the rows' vectors (n, dim) float32 as SQLite has them: from memory where they came from there."""
+        out = np.empty((len(ids), self.dim), np.float32)
+        missing = np.ones(len(ids), bool)
+        for index in self.indexes.values():
+            for part in (index,) if isinstance(index, FlatIndex) else (index.base, index.tail):
+                if part is None or part.mapped or not len(part):
+                    continue
+                at = np.searchsorted(part.ids, ids)
+                at[at == len(part)] = 0
+                hit = part.ids[at] == ids
+                out[hit] = part.vectors[at[hit]]
+                missing &= ~hit
+        if missing.any():
+            wanted = ids[missing]
+            found = dict(_vectors_of(conn, wanted))
+            out[missing] = np.frombuffer(b"".join(found[int(id_)] for id_ in wanted), "<f4").reshape(-1, self.dim)
+        return out
+
+    def facts(self, conn: sqlite3.Connection) -> dict[int, DocumentFacts]:
+        """Return what filters ask about the live documents, by row id; read once a view."""
+        facts: dict[int, DocumentFacts] | None = self._facts.get("documents")
+        if facts is None:
+            rows = conn.execute(
+                "SELECT d.id, d.source, d.expires_at, d.metadata FROM lives l JOIN documents d ON d.id = l.document_id "
+                "WHERE l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version)",
+                {"version": self.version},
+            )
+            facts = {row[0]: DocumentFacts(row[1], catalog.moment(row[2]), json.loads(row[3])) for row in rows}
+            self._facts["documents"] = facts
+        return facts
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFacts:
+    """What a filter can ask about a document."""
+
+    source: str
+    expires_at: datetime | None
+    metadata: Mapping[str, Any]
+
+
+def load_view(conn: sqlite3.Connection, folder: Path, old: View | None) -> View:
+    """Return the view of the snapshot that `conn` is in; `old` itself when nothing has changed."""
+    generation = int(get_meta(conn, "generation", 0))
+    if old is not None and old.generation == generation:
+        return old
+    version = catalog.active_version(conn)
+    model = conn.execute(
+        "SELECT fingerprint, dim FROM models WHERE id = (SELECT value FROM meta WHERE key = 'model')"
+    ).fetchone()
+    fingerprint, dim = model or ("", 0)
+    if old is not None and old.fingerprint != fingerprint:
+        old = None
+    live = _live_rows(conn, version)
+    files = {file.language: file for file in _files(conn) if file.fingerprint == fingerprint}
+    indexes: dict[str, FlatIndex | TailedIndex] = {}
+    for language, (ids, _) in live.items():
+        before = old.indexes.get(language) if old else None
+        if language in files:
+            base = _opened(folder, files[language], before, old)
+            if base is not None:
+                indexes[language] = _tailed(conn, base, ids, before, dim)
+                continue
+        indexes[language] = _flat(conn, ids, before, dim)
+    all_ids = np.concatenate([ids for ids, _ in live.values()]) if live else np.empty(0, np.int64)
+    documents = np.concatenate([found for _, found in live.values()]) if live else np.empty(0, np.int64)
+    order = np.argsort(all_ids)
+    expiring = conn.execute("SELECT 1 FROM documents WHERE expires_at IS NOT NULL LIMIT 1").fetchone() is not None
+    return View(generation, version, fingerprint, dim, all_ids[order], documents[order], indexes, files, expiring)
+
+
+def _live_rows(conn: sqlite3.Connection, version: int) -> dict[str, tuple[Ids, Ids]]:
+    """Return ids, ascending, and documents of the live rows of each language."""
+    rows = conn.execute(
+        "SELECT c.language, c.id, c.document_id FROM lives l JOIN chunks c ON c.document_id = l.document_id "
+        "WHERE l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version)",
+        {"version": version},
+    ).fetchall()
+    groups: dict[str, list[tuple[int, int]]] = {}
+    for language, id_, document in rows:
+        groups.setdefault(language, []).append((id_, document))
+    found = {}
+    for language in sorted(groups):
+        pairs = np.array(groups[language], np.int64)
+        pairs = pairs[np.argsort(pairs[:, 0])]
+        found[language] = np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+    return found
+
+
+def _vectors_of(conn: sqlite3.Connection, ids: Iterable[int] | NDArray[np.int64]) -> list[tuple[int, bytes]]:
+    wanted = json.dumps([int(id_) for id_ in ids])
+    return conn.execute(
+        "SELECT c.id, e.vector FROM json_each(?) j CROSS JOIN chunks c ON c.id = j.value "
+        "CROSS JOIN encodings e ON e.id = c.encoding_id",
+        (wanted,),
+    ).fetchall()
+
+
+def _read_vectors(conn: sqlite3.Connection, ids: Ids, dim: int) -> Vectors:
+    """Return the rows' vectors (n, dim), in the order of `ids`, which ascend."""
+    rows = _vectors_of(conn, ids.tolist())
+    flat = np.frombuffer(b"".join([row[1] for row in rows]), "<f4")
+    if flat.size != len(ids) * dim:
+        raise StoreError(f"{len(ids)} vectors of {dim} numbers expected, {flat.size} numbers found; run kb verify")
+    return flat.reshape(len(ids), dim)
+
+
+def _flat(conn: sqlite3.Connection, ids: Ids, before: FlatIndex | TailedIndex | None, dim: int) -> FlatIndex:
+    if not isinstance(before, FlatIndex):
+        return FlatIndex(ids, _read_vectors(conn, ids, dim))
+    if np.array_equal(before.ids, ids):
+        return before
+    matrix = np.empty((len(ids), dim), np.float32)
+    at = np.searchsorted(before.ids, ids)
+    at[at == len(before)] = 0
+    kept = before.ids[at] == ids
+    matrix[kept] = before.vectors[at[kept]]
+    if not kept.all():
+        matrix[~kept] = _read_vectors(conn, ids[~kept], dim)
+    return FlatIndex(ids, matrix)
+
+
+# -- files --------------------------------------------------------------------------------------------------------
+
+
+def _files(conn: sqlite3.Connection) -> list[IndexFile]:
+    rows = conn.execute(
+        "SELECT name, fingerprint, version, language, kind, rows, dim, size, digest FROM index_files ORDER BY name"
+    )
+    return [IndexFile(*row) for row in rows]
+
+
+def _opened(
+    folder: Path, file: IndexFile, before: FlatIndex | TailedIndex | None, old: View | None
+) -> FlatIndex | GraphIndex | None:
+    if isinstance(before, TailedIndex) and old is not None and old.files[file.language].name == file.name:
+        return before.base
+    path = folder / file.name
+    try:
+        size = path.stat().st_size
+        if size != file.size:
+            raise StoreError(f"{path} has {size} bytes, {file.size} expected")
+        return open_index(path, file.label)
+    except (OSError, StoreError) as error:
+        log.warning("index file not used, rows are read from SQLite instead: %s; mend it with: kb verify", error)
+        return None
+
+
+def _tailed(
+    conn: sqlite3.Connection, base: FlatIndex | GraphIndex, ids: Ids, before: FlatIndex | TailedIndex | None, dim: int
+) -> TailedIndex:
+    gone = np.setdiff1d(base.ids, ids, assume_unique=True)
+    fresh = np.setdiff1d(ids, base.ids, assume_unique=True)
+    tail = None
+    if len(fresh):
+        known = before.tail if isinstance(before, TailedIndex) else None
+        tail = _flat(conn, fresh, known, dim)
+    return TailedIndex(base, gone, tail)
+
+
+def refresh_files(store: Store, view: View, *, file_rows: int = FILE_ROWS, graph_rows: int = GRAPH_ROWS) -> int:
+    """Write the index files that this view wants and does not have, and delete those it does not want.
+
+    Returns how many were written. Row vectors come from SQLite, never from an older file.
+    """
+    folder = store.path.parent
+    written = 0
+    keep: dict[str, IndexFile] = {}
+    for language, index in view.indexes.items():
+        if len(index) < file_rows:
+            continue
+        kind = GraphIndex.kind if len(index) >= graph_rows else FlatIndex.kind
+        file = view.files.get(language)
+        if (
+            file is not None
+            and isinstance(index, TailedIndex)
+            and file.kind == kind
+            and index.changes <= REWRITE_SHARE * len(index.base)
+        ):
+            keep[language] = file
+            continue
+        keep[language] = _write_file(store, view, language, kind)
+        written += 1
+    with store.write() as conn:
+        if int(get_meta(conn, "generation", 0)) != view.generation:
+            return written  # the next run writes them for its own state; what was written here is deleted then
+        if {file.name for file in keep.values()} != {file.name for file in _files(conn)}:
+            conn.execute("DELETE FROM index_files")
+            conn.executemany(
+                "INSERT INTO index_files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                ((f.name, f.fingerprint, f.version, f.language, f.kind, f.rows, f.dim, f.size, f.digest)
+                 for f in keep.values()),
+            )  # fmt: skip
+            catalog.touch(conn)
+    delete_files(folder, {file.name for file in keep.values()})
+    return written
+
+
+def _write_file(store: Store, view: View, language: str, kind: str) -> IndexFile:
+    with store.read() as conn:
+        live = _live_rows(conn, view.version).get(language)
+        ids = live[0] if live else np.empty(0, np.int64)
+        vectors = _read_vectors(conn, ids, view.dim)
+    index = (GraphIndex if kind == GraphIndex.kind else FlatIndex)(ids, vectors)
+    name = f"index-{view.fingerprint[-12:]}-v{view.version}-g{view.generation}-{language}.ctxidx"
+    name = "".join(char if char.isalnum() or char in "-_." else "_" for char in name)
+    label = {"fingerprint": view.fingerprint, "version": view.version, "language": language}
+    size, digest = save_index(store.path.parent / name, index, label)
+    return IndexFile(name, view.fingerprint, view.version, language, kind, len(ids), view.dim, size, digest)
+
+
+def delete_files(folder: Path, keep: set[str]) -> None:
+    """Delete index files that nothing points to, best-effort: another process may have them open on Windows."""
+    for pattern in ("index-*.ctxidx", "index-*.ctxidx.*.part"):
+        for path in folder.glob(pattern):
+            if path.name not in keep:
+                try:
+                    path.unlink()
+                except OSError as error:
+                    log.debug("%s is deleted later: %s", path, error)
+
+
+def check_files(store: Store) -> list[tuple[str, str]]:
+    """Return the names of index files that are missing or not as they were written, and what is wrong with them."""
+    with store.read() as conn:
+        files = _files(conn)
+    problems = []
+    for file in files:
+        path = store.path.parent / file.name
+        try:
+            if path.stat().st_size != file.size or file_digest(path) != file.digest:
+                problems.append((file.name, f"index file {file.name} is not as it was written"))
+        except OSError as error:
+            problems.append((file.name, f"index file {file.name} cannot be read: {error.strerror or error}"))
+    return problems
