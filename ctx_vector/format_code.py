@@ -116,6 +116,6 @@ def _named(text: str, start: int, end: int) -> list[Block]:
     title = ""
     for line in text[start : min(end, start + 2000)].split("\n")[:25]:
         if match := _NAME.match(line):
-            title = f"{match.group(1)} {match.group(2)}"
+            title = f"{match.group(1)} {match.group(2)}".rstrip(":")
             break
     return [Block(start, start, "heading", 3, one_line(title)), Block(start, end, "code")]

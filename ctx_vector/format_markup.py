@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ctx_vector.documents import Block, Parsed, fill_gaps, line_starts, one_line, paragraphs, plain_title
+from ctx_vector.documents import TITLE_CHARS, Block, Parsed, fill_gaps, line_starts, one_line, paragraphs, plain_title
 from ctx_vector.errors import LoaderError
 from ctx_vector.front_matter import read_front_matter
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from markdown_it.token import Token
 
 _ADMONITION = re.compile(r"(/{3,}|:{3,})[ \t]*[^\s/:]")  # `/// tip`, `:::note`: closed by the same marks alone
-_ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1{2,}[ \t]*$")
+_ADORNMENT = re.compile(r"([!-/:-@\[-`{-~])\1*[ \t]*$")
+
+_ROLE = re.compile(r"(?::[\w-]{1,40}:)?`{1,2}([^`<]*[^`<\s])[^`]*`{1,2}_?")  # :role:`text <target>`
 
 
 def parse_markdown(text: str) -> Parsed:
@@ -80,84 +82,70 @@ def _join_admonitions(text: str, blocks: list[Block]) -> list[Block]:
 
 
 def parse_rst(text: str) -> Parsed:
-    """Return sections as docutils sees them; text that it cannot read stays plain paragraphs, with a note."""
-    metadata = _rst_fields(text)
-    titles = _rst_titles(text)
-    if titles is None:
-        metadata["structure"] = "none: docutils could not read it"
-        return Parsed(text, paragraphs(text), "", metadata)
+    """Return sections by their underlines, and paragraphs, literal blocks and tables between them.
+
+    Found here rather than by docutils, which does not say where things stand and takes minutes for hostile text; a
+    test holds the sections to what docutils sees.
+    """
     lines = text.split("\n")
     starts = [*line_starts(text), len(text)]
-    headings: list[Block] = []
-    row = 0
-    for level, raw, shown in titles:
-        for at in range(row, len(lines) - 1):
-            if lines[at].strip() == raw and _ADORNMENT.match(lines[at + 1]):
-                over = at > row and lines[at - 1].rstrip() == lines[at + 1].rstrip()
-                headings.append(Block(starts[at - over], starts[at + 2], "heading", min(level, 6), one_line(shown)))
-                row = at + 2
-                break
+    styles: list[tuple[str, bool]] = []
     blocks: list[Block] = []
-    at = 0
-    for heading in headings:
-        blocks += _rst_body(text, at, heading.start)
-        blocks.append(heading)
-        at = heading.end
-    blocks += _rst_body(text, at, len(text))
-    title = headings[0].title if headings else ""
-    return Parsed(text, fill_gaps(text, blocks), title, metadata)
+    row = done = 0
+    while row < len(lines) - 1:
+        style = _rst_title(lines, row)
+        if style is None:
+            row += 1
+            continue
+        if style not in styles:
+            styles.append(style)
+        over = style[1]
+        title = _ROLE.sub(r"\1", lines[row + over][: 4 * TITLE_CHARS])
+        blocks += _rst_body(text, done, starts[row])
+        done = starts[row + 2 + over]
+        level = min(styles.index(style) + 1, 6)
+        blocks.append(Block(starts[row], done, "heading", level, plain_title(title)))
+        row += 2 + over
+    blocks += _rst_body(text, done, len(text))
+    title = next((block.title for block in blocks if block.kind == "heading"), "")
+    return Parsed(text, fill_gaps(text, blocks), title, _rst_fields(text))
 
 
-def _rst_titles(text: str) -> list[tuple[int, str, str]] | None:
-    """Return (level, raw title, shown title) of every section, in order; None when docutils fails."""
-    from docutils import nodes
-    from docutils.core import publish_doctree
-
-    settings = {
-        "report_level": 5,  # errors stay in the tree and are never printed
-        "halt_level": 5,
-        "warning_stream": False,
-        "file_insertion_enabled": False,
-        "raw_enabled": False,
-        "doctitle_xform": False,
-        "syntax_highlight": "none",
-        "_disable_config": True,
-        "input_encoding": "unicode",
-        "line_length_limit": len(text) + 1,
-    }
-    if len(text) > 2_000_000:  # docutils needs about a second for 200,000 characters
+def _rst_title(lines: list[str], row: int) -> tuple[str, bool] | None:
+    """Return the style (mark, has an overline) of the title that starts at a line, or None."""
+    line, under = lines[row], lines[row + 1]
+    if row and not lines[row - 1].isspace() and lines[row - 1] and not _ADORNMENT.match(lines[row - 1]):
+        return None  # in the middle of a paragraph
+    if _ADORNMENT.match(line):
+        below = lines[row + 2] if row + 2 < len(lines) else ""
+        if under.strip() and below.rstrip() == line.rstrip() and not _ADORNMENT.match(under):
+            return line[0], True
         return None
-    try:
-        tree = publish_doctree(text, settings_overrides=settings)
-        found = []
-        for section in tree.findall(nodes.section):
-            title = section.next_node(nodes.title)
-            if title is None:
-                continue
-            level, parent = 1, section.parent
-            while isinstance(parent, nodes.section):
-                level, parent = level + 1, parent.parent
-            found.append((level, title.rawsource.strip(), title.astext()))
-        return found
-    except Exception:  # docutils raises whatever its directives raise, RecursionError among them
+    if line[:1].isspace() or not line or not _ADORNMENT.match(under):
         return None
+    width = len(under.rstrip())
+    return (under[0], False) if width >= 4 or width >= len(line.rstrip()) else None
 
 
 def _rst_body(text: str, start: int, end: int) -> list[Block]:
     """Return paragraphs, where an indented one belongs to the directive or literal mark before it."""
     blocks: list[Block] = []
     for block in paragraphs(text, start, end):
-        body = text[block.start : block.end]
-        before = text[blocks[-1].start : blocks[-1].end] if blocks else ""
-        if blocks and body[0] in " \t" and (before.startswith(".. ") or before.rstrip().endswith("::")):
-            code = before.startswith((".. code", ".. sourcecode")) or not before.startswith(".. ")
-            blocks[-1] = Block(blocks[-1].start, block.end, "code" if code else "prose")
-        elif body.startswith(("+-", "+=", "===")) or (body.startswith("---") and "\n" in body.rstrip()):
-            blocks.append(Block(block.start, block.end, "table"))
-        elif body.startswith(".. code"):
-            blocks.append(Block(block.start, block.end, "code"))
-        else:
-            blocks.append(block)
+        opening = text[block.start : block.start + 20]
+        kind = "prose"
+        if opening.startswith((".. code", ".. sourcecode")):
+            kind = "code"
+        elif opening.startswith(("+-", "+=", "===")):
+            kind = "table"
+        if blocks and opening[0] in " \t":
+            before = blocks[-1]
+            literal = text[max(before.start, before.end - 8) : before.end].rstrip().endswith("::")
+            directive = text.startswith("..", before.start)
+            if literal or directive or before.kind == "code":
+                kind = "code" if before.kind == "code" or (literal and not directive) else "prose"
+                blocks[-1] = Block(before.start, block.end, kind)
+                continue
+        blocks.append(Block(block.start, block.end, kind))
     return blocks
 
 

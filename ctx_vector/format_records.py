@@ -137,7 +137,7 @@ def parse_jsonl(text: str) -> Parsed:
 
 
 def parse_csv(text: str, delimiter: str = "") -> Parsed:
-    """Return one block a row, each with the header row as its context.
+    """Return one block a row that has any text, each with the header row as its context.
 
     Without a `delimiter`, the most frequent of comma, semicolon, tab and bar in the header is taken.
     """
