@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,21 +131,19 @@ class _Names:
         self.known = known
         self.roots = dict(known)
         folders = [path if path.is_dir() else path.parent for path in targets]
-        fresh = sorted({folder for folder in folders if self._below(folder, known) is None})
+        fresh = {folder for folder in folders if self._below(folder, known) is None}
         # A folder below another one that is given now too is named through that one.
-        tops = [
-            folder
-            for folder in fresh
-            if not any(other in folder.parents for other in fresh if other.is_dir() and other in targets)
-        ]
+        given = {path for path in targets if path in fresh}
+        tops = sorted(folder for folder in fresh if given.isdisjoint(folder.parents))
         used = set(known.values())
         chosen = {folder: 1 for folder in tops}
         while True:  # lengthen all that clash, so that the order of the arguments does not matter
             prefixes = {folder: _suffix(folder, size) for folder, size in chosen.items()}
+            counts = Counter(prefixes.values())
             clashing = [
                 folder
                 for folder, prefix in prefixes.items()
-                if (prefix in used or list(prefixes.values()).count(prefix) > 1) and chosen[folder] < len(folder.parts)
+                if (prefix in used or counts[prefix] > 1) and chosen[folder] < len(folder.parts)
             ]
             if not clashing:
                 break
