@@ -150,7 +150,7 @@ class _Names:
             for folder in clashing:
                 chosen[folder] += 1
         self.fresh = prefixes
-        self.roots.update({folder: prefix for folder, prefix in prefixes.items() if folder in targets})
+        self.roots.update({folder: prefix for folder, prefix in prefixes.items() if folder in given})
 
     @staticmethod
     def _below(path: Path, roots: Mapping[Path, str]) -> Path | None:

@@ -15,8 +15,9 @@ WINDOW = 0.6  # a cut is looked for between this share of the wished length and 
 _HASHED = 48  # characters after a boundary that decide between equal ones
 _LONGEST_CLUSTER = 64  # code points; a longer pile of marks is no character but an attack
 
-_BLANK_LINE = re.compile(r"\n[ \t]*+\n\s*+")
-_LINE = re.compile(r"\n++[ \t]*+")
+# Cuts at lines come right after the line break: the next line keeps its indentation.
+_BLANK_LINE = re.compile(r"\n(?:[ \t]*+\n)++")
+_LINE = re.compile(r"\n++")
 _SENTENCE = re.compile(
     r"[。！？；…｡．।۔؟]++[”’」』）】》\"']{0,3}+\s*+"
     r"|(?<=[.!?;])[\"'”’)\]]{0,3}+\s++"
@@ -91,11 +92,13 @@ def _joined(text: str, start: int, at: int) -> bool:
         return before == "\u200d"
     if before == "\u200d" or after == "\u200d" or unicodedata.category(after)[0] == "M":
         return True
+    if after in "\u0e33\u0eb3":
+        return True  # Thai and Lao "am", half of which is a mark
     if "\u1160" <= after <= "\u11ff" or "\U0001f3fb" <= after <= "\U0001f3ff" or "\U000e0020" <= after <= "\U000e007f":
         return True  # the rest of a Korean syllable, a skin tone, a flag's tag
     if _regional(after) and _regional(before):
         first = at - 1
-        while first > start and at - first < _LONGEST_CLUSTER and _regional(text[first - 1]):
+        while first > start and _regional(text[first - 1]):
             first -= 1
         return (at - first) % 2 == 1  # flags are pairs
     return False
