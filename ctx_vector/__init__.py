@@ -1,3 +1,54 @@
-"""Builds the context an LLM sees."""
+"""Builds the context an LLM sees: offline, on a CPU, inside an exact token budget, in English and Chinese.
+
+    from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, Message
+
+Gather → Select → Structure → Compress: candidates from system instructions, knowledge, memories, history and the caller
+are scored by calibrated embedding cosine and recency, picked greedily, rendered into fixed sections, and shortened
+where that helps. See README.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from typing import TYPE_CHECKING, Any
+
+from ctx_vector.builder import ContextBuilder
+from ctx_vector.config import ContextConfig
+from ctx_vector.errors import BudgetError, ConfigError, CtxVectorError
+from ctx_vector.packets import BuiltContext, ContextPacket, Message
+from ctx_vector.tokens import TokenCounter
+
+if TYPE_CHECKING:
+    from ctx_vector.encoders import load_encoder
+    from ctx_vector.knowledge import KnowledgeBase
+    from ctx_vector.tools import RAGTool
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "BudgetError",
+    "BuiltContext",
+    "ConfigError",
+    "ContextBuilder",
+    "ContextConfig",
+    "ContextPacket",
+    "CtxVectorError",
+    "KnowledgeBase",
+    "Message",
+    "RAGTool",
+    "TokenCounter",
+    "__version__",
+    "load_encoder",
+]
+
+# what needs SQLite, FAISS or the encoder is imported when it is asked for
+_LAZY = {"KnowledgeBase": "knowledge", "RAGTool": "tools", "load_encoder": "encoders"}
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(f"{__name__}.{_LAZY[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

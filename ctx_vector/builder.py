@@ -9,44 +9,36 @@ The clock and the build's id are read here and nowhere below: the same inputs wi
 
 from __future__ import annotations
 
-import asyncio
 import functools
-import logging
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ctx_vector.compress import Shortener
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import BudgetError, ConfigError, InputError
-from ctx_vector.gather import Gathered, SourceSpec, gather, history_candidates, packet_of
+from ctx_vector.gather import SourceSpec, gather, history_candidates, packet_of
 from ctx_vector.layout import ROLE, Layout
 from ctx_vector.packets import (
     TYPE_SYSTEM,
-    Budget,
     BuiltContext,
     Candidate,
     ContextPacket,
-    Decision,
-    SourceUse,
     as_utc,
     clean_text,
 )
 from ctx_vector.ranking import Ranked, rank
+from ctx_vector.record import make_record, report
 from ctx_vector.scoring import make_scorer
 from ctx_vector.select import Filler
 from ctx_vector.stages import Request, Summarizer, TokenCounter
-from ctx_vector.structure import Template, check_section_name, slot_of, state_text
+from ctx_vector.structure import Template, check_section_name, state_text
 from ctx_vector.tokens import TokenCounter as ExactCounter
 
 if TYPE_CHECKING:
     from ctx_vector.stages import Encoder, Scorer
-
-_log = logging.getLogger("ctx_vector.builder")
-_WINDOW_SHARE = 0.7
 
 
 class _Shared:
@@ -167,6 +159,8 @@ class ContextBuilder:
 
     async def aassemble(self, user_query: str, **arguments: Any) -> BuiltContext:
         """Return `assemble(...)` from a thread, so that an event loop is not held up."""
+        import asyncio
+
         return await asyncio.get_running_loop().run_in_executor(
             None, functools.partial(self.assemble, user_query, **arguments)
         )
@@ -219,12 +213,28 @@ class ContextBuilder:
         )
         mark = timed("rank", mark)
         layout, filler, warnings = self._fill(ranked, template, config)
+        text, messages, *sizes = self._prove(layout, filler, config)
         mark = timed("select", mark)
-        built = self._finish(inputs, config, gathered, ranked, layout, filler, warnings, template)
-        timed("structure", mark)
+        built = make_record(
+            query=inputs.query,
+            config=config,
+            specs=inputs.specs,
+            gathered=gathered,
+            repeated=inputs.repeated,
+            ranked=ranked,
+            chosen=filler.chosen,
+            layout=layout,
+            text=text,
+            messages=messages,
+            sizes=(sizes[0], sizes[1]),
+            warnings=warnings,
+            meta=self._meta(inputs, config, template),
+            model_max_tokens=self.model_max_tokens,
+        )
+        timed("record", mark)
         built.meta["stages_ms"] = stages
         built.meta["build_time_ms"] = round((time.perf_counter() - started) * 1000, 3)
-        self._report(built, ranked)
+        report(built, ranked)
         return built
 
     # -- inputs
@@ -362,66 +372,9 @@ class ContextBuilder:
                 raise BudgetError(max(sizes), config.max_tokens, layout.parts(), max(sizes))
             filler.give_back(optional[-1])
 
-    def _finish(
-        self,
-        inputs: _Inputs,
-        config: ContextConfig,
-        gathered: Gathered,
-        ranked: Sequence[Ranked],
-        layout: Layout,
-        filler: Filler,
-        warnings: list[str],
-        template: Template,
-    ) -> BuiltContext:
-        text, messages, text_tokens, message_tokens = self._prove(layout, filler, config)
-        shares = layout.shares()
-        kept = tuple(row.decision(shares) for row in filler.chosen)
-        dropped = [row.decision(shares) for row in ranked if row.piece is None]
-        empty = ContextPacket("")
-        dropped += [
-            Decision(empty, f.source, "", 0.0, 0.0, 0.0, 0, False, "dropped", f.reason, f.detail)
-            for f in gathered.faults
-        ]
-        dropped += [
-            replace(Ranked(item, *slot_of(item.packet)).decision({}), reason="duplicate", detail="repeats the query")
-            for item in inputs.repeated
-        ]
-        uses = _source_uses(inputs.specs, gathered, kept, dropped)
-        rows = layout.rows()
-        joins = text_tokens - sum(tokens for _, tokens, _ in rows)
-        if joins:  # only with tokenizers whose counts do not add
-            rows.append(("", joins, "(joins)"))
-        used = max(text_tokens, message_tokens)
-        warnings += [f"source {fault.source}: {fault.detail}" for fault in gathered.faults]
-        if any(item.action != "full" and item.section == "Evidence" for item in kept):
-            warnings.append("evidence was cut to fit the budget")
-        if self.model_max_tokens and used > _WINDOW_SHARE * self.model_max_tokens:
-            warnings.append(f"the context takes {used} of the model's {self.model_max_tokens} tokens, over 70 %")
-        reasons: dict[str, int] = {}
-        for item in dropped:
-            reasons[item.reason] = reasons.get(item.reason, 0) + 1
-        stats = {
-            "gathered": len(gathered.candidates) + len(inputs.repeated),
-            "selected": len(kept),
-            "dropped": reasons,
-            "usage_rate": round(used / config.max_tokens, 4),
-            "compressed": any(item.action != "full" for item in kept),
-        }
-        return BuiltContext(
-            text=text,
-            messages=messages,
-            sections=layout.bodies(),
-            kept=kept,
-            dropped=tuple(dropped),
-            budget=Budget(config.max_tokens, used, text_tokens, message_tokens, config.shared_limit, uses),
-            stats=stats,
-            meta=self._meta(inputs, config, template),
-            warnings=tuple(warnings),
-            rows=tuple(rows),
-            query=inputs.query,
-        )
-
     def _meta(self, inputs: _Inputs, config: ContextConfig, template: Template) -> dict[str, Any]:
+        import uuid
+
         from ctx_vector import __version__
 
         encoder = self._shared.loaded()
@@ -439,22 +392,6 @@ class ContextBuilder:
             "model_fingerprint": getattr(encoder, "fingerprint", None),
             "knowledge_version": getattr(knowledge, "version", None),
         }
-
-    @staticmethod
-    def _report(built: BuiltContext, ranked: Sequence[Ranked]) -> None:
-        for warning in built.warnings:
-            _log.warning("%s", warning)
-        if not _log.isEnabledFor(logging.INFO):
-            return
-        found: dict[str, int] = {}
-        left: dict[str, int] = {}
-        for row in ranked:
-            name = row.group if row.section == "Context" else row.section.lower()
-            found[name] = found.get(name, 0) + 1
-            left[name] = left.get(name, 0) + (row.piece is not None)
-        counts = ", ".join(f"{name} {count} -> {left[name]}" for name, count in found.items())
-        budget = built.budget
-        _log.info("%s; %d of %d tokens", counts or "nothing gathered", budget.total_used, budget.total_limit)
 
 
 def _refuse_planned(config: ContextConfig) -> None:
@@ -482,23 +419,3 @@ def _tool_spec(name: str, kind: str, tool: Any, config: ContextConfig, keys: Map
         lambda request: tool.run({"action": "search", "query": request.user_query, **keys}),
         config.source_timeout,
     )
-
-
-def _source_uses(
-    specs: Sequence[SourceSpec], gathered: Gathered, kept: Sequence[Decision], dropped: Sequence[Decision]
-) -> dict[str, SourceUse]:
-    uses = {spec.name: SourceUse(milliseconds=gathered.milliseconds.get(spec.name, 0.0)) for spec in specs}
-    for item in kept:
-        use = uses[item.source]
-        use.kept += 1
-        use.gathered += 1
-        use.tokens += item.tokens
-        use.truncated += item.action != "full"
-    for item in dropped:
-        use = uses[item.source]
-        if item.reason in ("fault", "timeout") and not item.packet.content:
-            use.fault = item.detail
-        else:
-            use.gathered += 1
-            use.dropped_items += 1
-    return {name: use for name, use in uses.items() if use.gathered or use.fault}

@@ -6,7 +6,6 @@ that names each dotted field, the value and the bound.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Callable, Mapping
@@ -47,6 +46,8 @@ def _one_of(choices: tuple[str, ...]) -> Rule:
     def check(value: Any) -> str | None:
         if isinstance(value, str) and value in choices:
             return None
+        import difflib  # only wrong input pays for it
+
         near = difflib.get_close_matches(str(value), choices, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         return f"expected one of {', '.join(choices)}, got {value!r}{hint}"
@@ -199,6 +200,8 @@ class ContextConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ContextConfig:
         """Return a config from a mapping; unknown keys are errors that suggest the nearest name."""
+        import difflib
+
         names = [item.name for item in fields(cls)]
         problems = []
         for key in values:

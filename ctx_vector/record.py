@@ -1,0 +1,128 @@
+"""The record of a build: what became of every candidate, the budget, the statistics, the warnings.
+
+Explain, debug, audit, inspector and A/B are views of what is made here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from ctx_vector.config import ContextConfig
+from ctx_vector.gather import Gathered, SourceSpec
+from ctx_vector.layout import CONTEXT, EVIDENCE, Layout
+from ctx_vector.packets import Budget, BuiltContext, Candidate, ContextPacket, Decision, SourceUse
+from ctx_vector.ranking import Ranked
+from ctx_vector.structure import slot_of
+
+_log = logging.getLogger("ctx_vector.builder")
+
+#: Over this share of the model's window a build warns.
+WINDOW_SHARE: Final = 0.7
+
+
+def make_record(
+    *,
+    query: str,
+    config: ContextConfig,
+    specs: Sequence[SourceSpec],
+    gathered: Gathered,
+    repeated: Sequence[Candidate],
+    ranked: Sequence[Ranked],
+    chosen: Sequence[Ranked],
+    layout: Layout,
+    text: str,
+    messages: list[dict[str, Any]],
+    sizes: tuple[int, int],
+    warnings: Sequence[str],
+    meta: dict[str, Any],
+    model_max_tokens: int | None,
+) -> BuiltContext:
+    """Return the BuiltContext of a finished layout; `sizes` are the counted tokens of text and messages.
+
+    `ranked` are all candidates with their fates, `chosen` the kept ones in order of choice, `repeated` history messages
+    that only repeat the query.
+    """
+    shares = layout.shares()
+    kept = tuple(row.decision(shares) for row in chosen)
+    dropped = tuple(_dropped(ranked, gathered, repeated))
+    rows = layout.rows()
+    joins = sizes[0] - sum(tokens for _, tokens, _ in rows)
+    if joins:  # only with tokenizers whose counts do not add
+        rows.append(("", joins, "(joins)"))
+    used = max(sizes)
+    reasons: dict[str, int] = {}
+    for item in dropped:
+        reasons[item.reason] = reasons.get(item.reason, 0) + 1
+    all_warnings = [*warnings, *(f"source {fault.source}: {fault.detail}" for fault in gathered.faults)]
+    if any(item.action != "full" and item.section == EVIDENCE for item in kept):
+        all_warnings.append("evidence was cut to fit the budget")
+    if model_max_tokens and used > WINDOW_SHARE * model_max_tokens:
+        all_warnings.append(f"the context takes {used} of the model's {model_max_tokens} tokens, over 70 %")
+    return BuiltContext(
+        text=text,
+        messages=messages,
+        sections=layout.bodies(),
+        kept=kept,
+        dropped=dropped,
+        budget=Budget(config.max_tokens, used, *sizes, config.shared_limit, _uses(specs, gathered, kept, dropped)),
+        stats={
+            "gathered": len(gathered.candidates) + len(repeated),
+            "selected": len(kept),
+            "dropped": reasons,
+            "usage_rate": round(used / config.max_tokens, 4),
+            "compressed": any(item.action != "full" for item in kept),
+        },
+        meta=meta,
+        warnings=tuple(all_warnings),
+        rows=tuple(rows),
+        query=query,
+    )
+
+
+def _dropped(ranked: Sequence[Ranked], gathered: Gathered, repeated: Sequence[Candidate]) -> list[Decision]:
+    dropped = [row.decision({}) for row in ranked if row.piece is None]
+    for fault in gathered.faults:
+        nothing = Candidate(ContextPacket(""), fault.source)
+        dropped.append(replace(Ranked(nothing, "", "").decision({}), reason=fault.reason, detail=fault.detail))
+    for item in repeated:
+        row = Ranked(item, *slot_of(item.packet)).decision({})
+        dropped.append(replace(row, reason="duplicate", detail="repeats the query"))
+    return dropped
+
+
+def _uses(
+    specs: Sequence[SourceSpec], gathered: Gathered, kept: Sequence[Decision], dropped: Sequence[Decision]
+) -> Mapping[str, SourceUse]:
+    uses = {spec.name: SourceUse(milliseconds=gathered.milliseconds.get(spec.name, 0.0)) for spec in specs}
+    faults = {fault.source: fault.detail for fault in gathered.faults}
+    for item in kept:
+        use = uses[item.source]
+        use.kept += 1
+        use.tokens += item.tokens
+        use.truncated += item.action != "full"
+    for item in dropped:
+        uses[item.source].dropped_items += item.reason not in ("fault", "timeout")
+    for name, use in uses.items():
+        use.gathered = use.kept + use.dropped_items
+        use.fault = faults.get(name, "")
+    return {name: use for name, use in uses.items() if use.gathered or use.fault}
+
+
+def report(built: BuiltContext, ranked: Sequence[Ranked]) -> None:
+    """Log one INFO line with counts before and after, and each warning."""
+    for warning in built.warnings:
+        _log.warning("%s", warning)
+    if not _log.isEnabledFor(logging.INFO):
+        return
+    found: dict[str, int] = {}
+    left: dict[str, int] = {}
+    for row in ranked:
+        name = row.group if row.section == CONTEXT else row.section.lower()
+        found[name] = found.get(name, 0) + 1
+        left[name] = left.get(name, 0) + (row.piece is not None)
+    counts = ", ".join(f"{name} {count} -> {left[name]}" for name, count in found.items())
+    budget = built.budget
+    _log.info("%s; %d of %d tokens", counts or "nothing gathered", budget.total_used, budget.total_limit)
