@@ -64,6 +64,11 @@ class EncodingCache:
         self._store = store
         self._known: dict[bytes, int] = {}
         self._model: int | None = None
+        self.stopped = False
+
+    def stop(self) -> None:
+        """Make a running `ensure`, in another thread, return after the batch at hand."""
+        self.stopped = True
 
     def model(self) -> int:
         """Return the row id of the encoder's model; the first encoder of a store becomes the store's."""
@@ -99,6 +104,8 @@ class EncodingCache:
         """
         wanted = list(self.missing(texts).items())
         for start in range(0, len(wanted), BATCH):
+            if self.stopped:
+                return
             batch = wanted[start : start + BATCH]
             began = time.perf_counter()
             vectors = self.encoder.encode_documents([text for _, text in batch])

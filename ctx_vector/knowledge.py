@@ -10,12 +10,10 @@ One object can be shared by threads, and one folder by processes: a search sees 
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -27,6 +25,7 @@ from ctx_vector.catalog import Switch, Version
 from ctx_vector.encoding_cache import check_model
 from ctx_vector.errors import InputError, StoreError
 from ctx_vector.filters import allowed_rows
+from ctx_vector.hits import Hit, hit_rows, make_hit, rank
 from ctx_vector.packets import as_utc
 from ctx_vector.store import Store
 from ctx_vector.views import FILE_ROWS, GRAPH_ROWS, View, load_view, refresh_files
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
     from ctx_vector.calibration import Calibration
     from ctx_vector.stages import Encoder
-    from ctx_vector.sync import Progress, SyncReport
+    from ctx_vector.sync_report import Progress, SyncReport
     from ctx_vector.upkeep import VerifyReport
 
 __all__ = ["Hit", "KnowledgeBase", "Switch", "Version"]
@@ -47,48 +46,6 @@ _LEAST_CANDIDATES: Final = 50
 _CANDIDATES_PER_HIT: Final = 10
 
 log = logging.getLogger("ctx_vector.knowledge")
-
-
-@dataclass(frozen=True, slots=True)
-class Hit:
-    """A passage found. `score` is calibrated relevance in [0, 1], `cosine` the raw one, in [-1, 1].
-
-    Lines are 1-based and inclusive; characters are offsets into the document's text. `timestamp` is the date that the
-    document states about itself (aware UTC), or None. `vector` is (dim,) float32, a unit vector.
-    """
-
-    id: int
-    content: str
-    score: float
-    cosine: float
-    source: str
-    start_line: int
-    end_line: int
-    start_char: int
-    end_char: int
-    heading: tuple[str, ...]
-    timestamp: datetime | None
-    metadata: Mapping[str, Any]
-    vector: NDArray[np.float32] = field(repr=False, compare=False)
-
-    @property
-    def cite(self) -> str:
-        """The citation, ``source:first line-last line``."""
-        return f"{self.source}:{self.start_line}-{self.end_line}"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return what `ctx-vector search --json` prints of a hit."""
-        return {
-            "id": self.id,
-            "content": self.content,
-            "score": self.score,
-            "cosine": self.cosine,
-            "source": self.source,
-            "start_line": self.start_line,
-            "end_line": self.end_line,
-            "heading": list(self.heading),
-            "timestamp": self.timestamp.isoformat() if self.timestamp else None,
-        }
 
 
 class KnowledgeBase:
@@ -198,9 +155,9 @@ class KnowledgeBase:
 
         Raises InputError for a blank text, a bad source or time, or an unknown key; then nothing is added.
         """
-        from ctx_vector.sync import Indexer
+        from ctx_vector.sync import add_texts
 
-        report = Indexer(self._store, self.encoder, self.keep_versions).add(items)
+        report = add_texts(self._store, self.encoder, self.keep_versions, items)
         self._refresh_files()
         return report
 
@@ -314,26 +271,24 @@ class KnowledgeBase:
             if check or view.fingerprint != self.encoder.fingerprint:
                 check_model(conn, self._store, self.encoder)
             allowed = allowed_rows(conn, view, filter, as_utc(now, "now"))
-            ids = view.candidates(vector, max(_LEAST_CANDIDATES, _CANDIDATES_PER_HIT * limit), allowed)
+            k = max(_LEAST_CANDIDATES, _CANDIDATES_PER_HIT * limit)
+            ids, languages = view.candidates(vector, k, allowed)
             if not len(ids):
                 return []
-            ids.sort()
-            rows = {row[0]: row for row in conn.execute(_CANDIDATES, (json.dumps(ids.tolist()),))}
             vectors = view.vectors(conn, ids)
-            texts = [rows[id_][1] for id_ in ids.tolist()]
-            scores = self.calibration.relevance(query, vector, texts, vectors)
-            order = sorted(
-                (i for i in range(len(ids)) if scores[i] >= min_score),
-                key=lambda i: (-scores[i], _newest_first(rows[int(ids[i])][2]), ids[i]),
-            )[:limit]
-            # einsum adds up each row by itself: the same bits whatever else was found
-            cosines = np.einsum("ij,j->i", vectors[order].astype(np.float64), vector.astype(np.float64))
-            chosen = [int(ids[i]) for i in order]
-            details = {row[0]: row for row in conn.execute(_DETAILS, (json.dumps(chosen),))}
-        return [
-            _hit(details[id_], rows[id_], float(scores[i]), float(cosine), vectors[i])
-            for id_, i, cosine in zip(chosen, order, cosines, strict=True)
+            scores = self.calibration.relevance_by_language(query, vector, languages, vectors)
+            passed = np.flatnonzero(scores >= min_score)
+            if len(passed) > limit:  # with all that tie with the last one: time decides between them
+                last = np.partition(scores[passed], -limit)[-limit]
+                passed = passed[scores[passed] >= last]
+            rows = hit_rows(conn, ids[passed].tolist())
+        # einsum adds up each row by itself: the same bits whatever else was found
+        cosines = np.einsum("ij,j->i", vectors[passed].astype(np.float64), vector.astype(np.float64))
+        hits = [
+            make_hit(rows[int(ids[i])], float(scores[i]), float(cosine), vectors[i])
+            for i, cosine in zip(passed, cosines, strict=True)
         ]
+        return sorted(hits, key=rank)[:limit]
 
     def versions(self) -> list[Version]:
         """Return the versions that are kept, oldest first."""
@@ -396,42 +351,6 @@ class KnowledgeBase:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-_CANDIDATES: Final = (
-    "SELECT c.id, c.text, d.timestamp FROM json_each(?) j CROSS JOIN chunks c ON c.id = j.value "
-    "CROSS JOIN documents d ON d.id = c.document_id"
-)
-_DETAILS: Final = (
-    "SELECT c.id, d.source, c.start_line, c.end_line, c.start_char, c.end_char, c.heading, d.metadata "
-    "FROM json_each(?) j CROSS JOIN chunks c ON c.id = j.value CROSS JOIN documents d ON d.id = c.document_id"
-)
-
-
-def _newest_first(timestamp: str | None) -> float:
-    moment = catalog.moment(timestamp)
-    return -moment.timestamp() if moment else float("inf")
-
-
-def _hit(
-    detail: tuple[Any, ...], row: tuple[Any, ...], score: float, cosine: float, vector: NDArray[np.float32]
-) -> Hit:
-    id_, source, start_line, end_line, start_char, end_char, heading, metadata = detail
-    return Hit(
-        id=id_,
-        content=row[1],
-        score=score,
-        cosine=max(-1.0, min(1.0, cosine)),
-        source=source,
-        start_line=start_line,
-        end_line=end_line,
-        start_char=start_char,
-        end_char=end_char,
-        heading=tuple(json.loads(heading)),
-        timestamp=catalog.moment(row[2]),
-        metadata=json.loads(metadata),
-        vector=vector,
-    )
 
 
 def _unknown_source(source: str, known: Iterable[str]) -> str:

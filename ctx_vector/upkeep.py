@@ -113,7 +113,7 @@ def _switch_model(conn: sqlite3.Connection, model: int) -> bool:
     conn.execute("DELETE FROM encodings WHERE model_id != ?", (model,))
     set_meta(conn, "model", model)
     conn.execute("DELETE FROM models WHERE id != ?", (model,))
-    conn.execute("DELETE FROM meta WHERE key = 'seconds_per_chunk'")
+    conn.execute("DELETE FROM meta WHERE key = 'seconds_per_text'")
     conn.execute("DELETE FROM index_files")
     catalog.touch(conn)
     return True

@@ -74,10 +74,11 @@ class View:
     has_expiring: bool
     _facts: dict[str, Any] = field(default_factory=dict)
 
-    def candidates(self, vector: Vectors, k: int, allowed: Ids | None) -> Ids:
-        """Return the ids of the best `k` rows of every language, in no particular order."""
-        found = [index.search(vector, k, allowed)[0] for index in self.indexes.values()]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+    def candidates(self, vector: Vectors, k: int, allowed: Ids | None) -> tuple[Ids, list[str]]:
+        """Return the ids of the best `k` rows of every language, and the language of each."""
+        found = {language: index.search(vector, k, allowed)[0] for language, index in self.indexes.items()}
+        languages = [language for language, ids in found.items() for _ in range(len(ids))]
+        return np.concatenate(list(found.values())) if found else np.empty(0, np.int64), languages
 
     def vectors(self, conn: sqlite3.Connection, ids: Ids) -> Vectors:
         """Return the rows' vectors (n, dim) float32 as SQLite has them: from memory where they came from there."""

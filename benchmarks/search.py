@@ -1,0 +1,110 @@
+"""What a search costs besides encoding its query, over 10,000 passages.
+
+    python benchmarks/search.py [--rows 10000] [--queries 200]
+
+Vectors are synthetic, around the direction that real ones share; the queries are encoded for real, each one new.
+Writes benchmarks/results/search.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from ctx_vector import catalog
+from ctx_vector.encoders import load_encoder
+from ctx_vector.encoding_cache import EncodingCache, text_hash
+from ctx_vector.knowledge import KnowledgeBase
+
+WORDS_EN = "path query body cookie header model field value server client token user order item price date".split()
+WORDS_ZH = "路径 查询 请求 参数 模型 字段 服务器 用户 订单 价格 日期 缓存 数据库 索引 文档 声明".split()
+
+
+def fill(kb: KnowledgeBase, rows: int, seed: int = 0) -> None:
+    """Write `rows` passages of about 800 characters, a third of them Chinese, with synthetic vectors."""
+    rng = np.random.default_rng(seed)
+    encoder, store = kb.encoder, kb._store
+    shared = encoder.encode_documents(["This is a passage."])[0]
+    cache = EncodingCache(store, encoder)
+    model = cache.model()
+    wanted = set()
+    with store.write() as conn:
+        for document in range(-(-rows // 20)):
+            chunks = []
+            for at in range(min(20, rows - 20 * document)):
+                zh = document % 3 == 2
+                words = rng.choice(WORDS_ZH if zh else WORDS_EN, 250 if zh else 140)
+                text = f"{document}.{at} " + ("" if zh else " ").join(words)
+                vector = shared + rng.standard_normal(encoder.dim).astype(np.float32) * 0.5 / np.sqrt(encoder.dim)
+                vector /= np.linalg.norm(vector)
+                encoding = conn.execute(
+                    "INSERT INTO encodings (model_id, hash, vector, created) VALUES (?, ?, ?, 0)",
+                    (model, text_hash(text), vector.astype("<f4").tobytes()),
+                ).lastrowid
+                chunks.append(
+                    catalog.NewChunk(text, None, encoding, "zh" if zh else "en", "prose", ("Title", "Section"),
+                                     (0, len(text)), (1, 10))
+                )  # fmt: skip
+            wanted.add(
+                catalog.add_document(
+                    conn, source=f"docs/{document:05}.md", content_hash=str(document), recipe="1",
+                    metadata={"format": "md", "part": document % 50}, chunks=chunks,
+                )
+            )  # fmt: skip
+        catalog.new_version(conn, wanted, "sync", len(wanted), 0, 0)
+
+
+def timed(function, repeats: int) -> list[float]:
+    """Return milliseconds of each call, of functions of the number of the call."""
+    times = []
+    for number in range(repeats):
+        began = time.perf_counter()
+        function(number)
+        times.append((time.perf_counter() - began) * 1e3)
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--queries", type=int, default=200)
+    options = parser.parse_args()
+    encoder = load_encoder()
+    queries = [f"How do I declare the {i}th path parameter of an order?" for i in range(options.queries // 2)]
+    queries += [f"如何声明第{i}个订单的路径参数？" for i in range(options.queries - len(queries))]
+    with tempfile.TemporaryDirectory() as folder, KnowledgeBase(folder, encoder) as kb:
+        fill(kb, options.rows)
+        encoding = timed(lambda i: encoder.encode_queries([queries[i]]), len(queries))
+        vectors = encoder.encode_queries(queries)
+        opening = timed(lambda i: kb.search_vector(queries[i], vectors[i]), 1)[0]
+        besides = timed(lambda i: kb.search_vector(queries[i], vectors[i]), len(queries))
+        narrow = timed(lambda i: kb.search_vector(queries[i], vectors[i], filter={"part": i % 50}), len(queries))
+        whole = timed(lambda i: kb.search(queries[i]), len(queries))
+    result = {
+        "rows": options.rows,
+        "first_search_ms": round(opening, 2),
+        "encode_query_ms": round(statistics.median(encoding), 3),
+        "search_besides_encoding_ms": round(statistics.median(besides), 3),
+        "search_besides_encoding_p95_ms": round(float(np.percentile(besides, 95)), 3),
+        "search_with_filter_ms": round(statistics.median(narrow), 3),
+        "search_whole_ms": round(statistics.median(whole), 3),
+        "cpus": os.cpu_count(),
+        "machine": platform.machine(),
+        "python": platform.python_version(),
+    }
+    out = Path(__file__).parent / "results" / "search.json"
+    out.parent.mkdir(exist_ok=True)
+    out.write_text(json.dumps(result, indent=2) + "\n")
+    print(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

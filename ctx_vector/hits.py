@@ -1,0 +1,96 @@
+"""A passage found, and the rows it is made of."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ctx_vector import catalog
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A passage found. `score` is calibrated relevance in [0, 1], `cosine` the raw one, in [-1, 1].
+
+    Lines are 1-based and inclusive; characters are offsets into the document's text. `timestamp` is the date that the
+    document states about itself (aware UTC), or None. `vector` is (dim,) float32, a unit vector.
+    """
+
+    id: int
+    content: str
+    score: float
+    cosine: float
+    source: str
+    start_line: int
+    end_line: int
+    start_char: int
+    end_char: int
+    heading: tuple[str, ...]
+    timestamp: datetime | None
+    metadata: Mapping[str, Any]
+    vector: NDArray[np.float32] = field(repr=False, compare=False)
+
+    @property
+    def cite(self) -> str:
+        """The citation, ``source:first line-last line``."""
+        return f"{self.source}:{self.start_line}-{self.end_line}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `ctx-vector search --json` prints of a hit."""
+        return {
+            "id": self.id,
+            "content": self.content,
+            "score": self.score,
+            "cosine": self.cosine,
+            "source": self.source,
+            "start_line": self.start_line,
+            "end_line": self.end_line,
+            "heading": list(self.heading),
+            "timestamp": self.timestamp.isoformat() if self.timestamp else None,
+        }
+
+
+_ROWS: Final = (
+    "SELECT c.id, c.text, d.source, c.start_line, c.end_line, c.start_char, c.end_char, c.heading, d.timestamp, "
+    "d.metadata FROM json_each(?) j CROSS JOIN chunks c ON c.id = j.value "
+    "CROSS JOIN documents d ON d.id = c.document_id"
+)
+
+
+def hit_rows(conn: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[Any, ...]]:
+    """Return what a hit says of chunks, by id."""
+    return {row[0]: row for row in conn.execute(_ROWS, (json.dumps(ids),))}
+
+
+def make_hit(row: tuple[Any, ...], score: float, cosine: float, vector: NDArray[np.float32]) -> Hit:
+    """Make a hit of a row of `hit_rows`."""
+    id_, text, source, start_line, end_line, start_char, end_char, heading, timestamp, metadata = row
+    return Hit(
+        id=id_,
+        content=text,
+        score=score,
+        cosine=max(-1.0, min(1.0, cosine)),
+        source=source,
+        start_line=start_line,
+        end_line=end_line,
+        start_char=start_char,
+        end_char=end_char,
+        heading=tuple(json.loads(heading)),
+        timestamp=catalog.moment(timestamp),
+        metadata=json.loads(metadata),
+        vector=vector,
+    )
+
+
+def rank(hit: Hit) -> tuple[float, float, int]:
+    """Return the key that sorts hits: best first, then newer first (undated last), then by id."""
+    return -hit.score, -hit.timestamp.timestamp() if hit.timestamp else math.inf, hit.id
