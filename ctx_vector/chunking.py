@@ -8,20 +8,19 @@ lines, then characters. There is no overlap, and only blank text between chunks 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from ctx_vector.documents import Block, Document, one_line, plain_title, strip_anchor
 from ctx_vector.errors import InputError
-from ctx_vector.text_cut import WINDOW, content_hash, cut
+from ctx_vector.packing import LEAST_ROOM, Group, Section, Sizes, groups_of, section_tree
+from ctx_vector.text_cut import cut
 
 Count = Callable[[Sequence[str]], Sequence[int]]
 
 MAX_TOKENS = 480  # the default encoder reads 512, with its prompt
 TARGET_TOKENS = 224
 MIN_TOKENS = 48
-_ROOM = 24  # the least number of tokens of text that a chunk must be able to hold
-_CHARS_PER_TOKEN = 10  # more than this is no text the encoder sees: blanks, or characters it does not know
 _SLAB = 2048  # characters counted at once to estimate how many tokens a long text has
 _SLABS = 256  # slabs counted of one long text; all of them below half a million characters
 _BATCH_CHARS = 500_000  # characters passed to the counter in one call, which bounds its memory
@@ -60,23 +59,23 @@ def chunk_document(
     """Divide a document into chunks, in order.
 
     `count_tokens` returns the encoder's tokens of each text with its prompt (`Encoder.count_tokens`); it is called a
-    few times with many texts. For every chunk ``count_tokens([embedding_text(document, chunk)]) <= max_tokens``, by a
-    recount. Chunks are filled up to `target_tokens`; one block that is longer stays whole up to `max_tokens`.
-    Tiny sections, of fewer than `min_tokens`, are joined with their neighbours. Sizes are numbers of tokens.
+    few times with many texts. Neither ``embedding_text(document, chunk)`` nor ``chunk.text`` is over `max_tokens`
+    for any chunk, by a recount. Chunks are filled up to `target_tokens`; one block that is longer stays whole up to
+    `max_tokens`. Tiny sections, of fewer than `min_tokens`, are joined with their neighbours.
 
     Raises InputError when the sizes leave no room for text.
     """
     counter = _Counter(count_tokens)
-    least = counter.base + _ROOM
+    least = counter.base + LEAST_ROOM
     if not least <= max_tokens or not 0 <= min_tokens <= target_tokens <= max_tokens:
         raise InputError(
             f"expected 0 <= min_tokens <= target_tokens <= max_tokens and max_tokens >= {least}, "
             f"got min_tokens={min_tokens}, target_tokens={target_tokens}, max_tokens={max_tokens}"
         )
-    sizes = _Sizes(max_tokens - counter.base, target_tokens - counter.base, min_tokens - counter.base)
-    root = _sections(document.blocks)
+    sizes = Sizes(max_tokens - counter.base, target_tokens - counter.base, min_tokens - counter.base)
+    root = section_tree(document.blocks)
     _measure(document.text, root, counter, sizes)
-    chunks = [chunk for group in _emit(document.text, root, sizes) if (chunk := _chunk(document, group, sizes))]
+    chunks = [chunk for group in groups_of(document.text, root, sizes) if (chunk := _chunk(document, group, sizes))]
     return _verified(document, chunks, counter, max_tokens)
 
 
@@ -95,25 +94,6 @@ def embedding_text(document: Document, chunk: Chunk) -> str:
 
 
 # --- Counting ----------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Sizes:
-    """Numbers of tokens of text alone, without those of the prompt; and the contexts of all paths."""
-
-    most: int
-    target: int
-    least: int
-    contexts: dict[str, tuple[str, int]] = field(default_factory=dict)  # context -> (what fits of it, its tokens)
-
-    @property
-    def chars(self) -> int:
-        return self.most * _CHARS_PER_TOKEN
-
-    def context(self, path: tuple[str, ...], names: str = "") -> tuple[str, int]:
-        """Return what is said before a text, and its tokens: at most half of a chunk."""
-        found = [self.contexts[part] for part in (" > ".join(path), names) if part]
-        return "\n".join(text for text, _ in found if text), sum(tokens for _, tokens in found)
 
 
 class _Counter:
@@ -138,7 +118,7 @@ class _Counter:
         return [max(0, int(count) - self.base) for count in counts]
 
 
-def _measure(text: str, root: _Section, counter: _Counter, sizes: _Sizes) -> None:
+def _measure(text: str, root: Section, counter: _Counter, sizes: Sizes) -> None:
     """Give every section its pieces, with their tokens; blocks that are too long are cut."""
     sections = list(root.walk())
     _fit_contexts(text, sections, counter, sizes)
@@ -151,7 +131,7 @@ def _measure(text: str, root: _Section, counter: _Counter, sizes: _Sizes) -> Non
             room = sizes.most - sizes.context(section.path, block.context)[1]
             count = tokens.get(block)
             if count is not None and count <= room:
-                section.pieces.append(_Group(block.start, block.end, count, block.kind, section.path, block.context))
+                section.pieces.append(Group(block.start, block.end, count, block.kind, section.path, block.context))
                 continue
             if count is not None:
                 density = [max(count, 1) / (block.end - block.start)]
@@ -160,7 +140,7 @@ def _measure(text: str, root: _Section, counter: _Counter, sizes: _Sizes) -> Non
             section.pieces += _cut_block(text, block, section.path, density, sizes)
 
 
-def _fit_contexts(text: str, sections: Sequence[_Section], counter: _Counter, sizes: _Sizes) -> None:
+def _fit_contexts(text: str, sections: Sequence[Section], counter: _Counter, sizes: Sizes) -> None:
     """Keep of every context what takes at most a fourth of a chunk: all of it, its last heading, or nothing."""
     paths = {" > ".join(section.path): section.path[-1] for section in sections if section.path}
     names = {block.context: "" for section in sections for block in section.blocks if block.context}
@@ -190,10 +170,10 @@ def _densities(text: str, blocks: Sequence[Block], counter: _Counter) -> dict[Bl
 
 
 def _cut_block(
-    text: str, block: Block, path: tuple[str, ...], density: Sequence[float], sizes: _Sizes
-) -> Iterator[_Group]:
+    text: str, block: Block, path: tuple[str, ...], density: Sequence[float], sizes: Sizes
+) -> Iterator[Group]:
     names = block.context
-    goal = max(sizes.target - sizes.context(path, names)[1], _ROOM // 2)
+    goal = max(sizes.target - sizes.context(path, names)[1], LEAST_ROOM // 2)
 
     def dense(at: int) -> float:
         return density[min((at - block.start) // _SLAB, len(density) - 1)]
@@ -203,7 +183,7 @@ def _cut_block(
         return max(1, min(length, int(goal / dense(at + length))))  # the text may be getting denser
 
     for start, end in cut(text, block.start, block.end, block.kind, length_at):
-        yield _Group(start, end, int((end - start) * dense(start)) + 1, block.kind, path, names)
+        yield Group(start, end, int((end - start) * dense(start)) + 1, block.kind, path, names)
         names = names or _first_row(text, block)
 
 
@@ -212,149 +192,10 @@ def _first_row(text: str, block: Block) -> str:
     return one_line(text[block.start : text.find("\n", block.start, block.end)], 300) if block.kind == "table" else ""
 
 
-# --- Sections ----------------------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Group:
-    """Neighbouring blocks or parts of one, to become a chunk or a part of one."""
-
-    start: int
-    end: int
-    tokens: int
-    kind: str
-    path: tuple[str, ...]
-    names: str = ""
-
-
-@dataclass(slots=True)
-class _Section:
-    """A heading with what stands under it, up to the next heading of its level or above."""
-
-    path: tuple[str, ...]
-    level: int
-    blocks: list[Block] = field(default_factory=list)
-    children: list[_Section] = field(default_factory=list)
-    pieces: list[_Group] = field(default_factory=list)
-
-    def walk(self) -> Iterator[_Section]:
-        yield self
-        for child in self.children:
-            yield from child.walk()
-
-
-def _sections(blocks: Iterable[Block]) -> _Section:
-    """Return the tree of sections; its depth is at most seven, as levels are 1 to 6."""
-    root = _Section((), 0)
-    open_sections = [root]
-    for block in blocks:
-        if block.kind == "heading":
-            while open_sections[-1].level >= block.level:
-                open_sections.pop()
-            parent = open_sections[-1]
-            section = _Section((*parent.path, block.title) if block.title else parent.path, block.level)
-            parent.children.append(section)
-            open_sections.append(section)
-        if block.end > block.start:
-            open_sections[-1].blocks.append(block)
-    return root
-
-
-def _emit(text: str, section: _Section, sizes: _Sizes) -> list[_Group]:
-    """Return the groups of a section and all below it.
-
-    Sections of level 1 and 2 are joined with their neighbours only when all of these are tiny; deeper ones, such as
-    the functions of a file, up to the target.
-    """
-    own = _packed(text, section.pieces, section, sizes)
-    out: list[_Group] = []
-    run: list[_Group] = own if len(own) == 1 and section.children and section.children[0].level > 2 else []
-    own = [] if run else own
-    for child in section.children:
-        groups = _emit(text, child, sizes)
-        if len(groups) == 1 and (child.level > 2 or groups[0].tokens < sizes.least):
-            run = [*run, groups[0]]
-            continue
-        out += _packed(text, run, section, sizes)
-        run = []
-        out += groups
-    out += _packed(text, run, section, sizes)
-    if len(own) == 1 and out:
-        bare = all(piece.kind == "heading" for piece in section.pieces)
-        limit = sizes.most - sizes.context(out[0].path)[1] if bare else sizes.target
-        both = own[0].tokens + out[0].tokens
-        if (bare or own[0].tokens < sizes.least) and both <= limit and out[0].end - own[0].start <= sizes.chars:
-            # What little is said before the first subsection is best found as a part of it.
-            out[0] = replace(_joined([own[0], out[0]]), path=out[0].path)
-            own = []
-    return own + out
-
-
-def _packed(text: str, pieces: Sequence[_Group], section: _Section, sizes: _Sizes) -> list[_Group]:
-    """Join neighbouring pieces up to the target.
-
-    Among the boundaries in the last part of a full group the best one is taken: not after a heading or a colon,
-    not inside a list, else by what follows it. So the same text is divided alike wherever it stands.
-    """
-    groups: list[_Group] = []
-    context = sizes.context(section.path)[1]
-    most = sizes.most - context
-    first = 0
-    while first < len(pieces):
-        goal = sizes.least if pieces[first].kind == "record" else max(sizes.target - context, _ROOM)
-        stop, tokens = first, 0
-        sums: list[int] = []
-        while stop < len(pieces):
-            tokens += pieces[stop].tokens
-            limit = goal if not sums or sums[-1] >= sizes.least else most
-            if sums and (tokens > limit or pieces[stop].end - pieces[first].start > sizes.chars):
-                break
-            sums.append(tokens)
-            stop += 1
-        if stop < len(pieces):
-            places = [first + n for n, total in enumerate(sums, 1) if total >= WINDOW * goal] or [stop]
-            stop = min(
-                places,
-                key=lambda at: (_cost(text, pieces[at - 1], pieces[at]), content_hash(text, pieces[at].start), at),
-            )
-        groups.append(_joined(pieces[first:stop]))
-        first = stop
-    if len(groups) > 1 and groups[-1].tokens < sizes.least:
-        before, last = groups[-2:]
-        if before.tokens + last.tokens <= most and last.end - before.start <= sizes.chars:
-            groups[-2:] = [_joined([before, last])]
-    return groups
-
-
-def _cost(text: str, before: _Group, after: _Group) -> tuple[int, int]:
-    """Return how bad it is to part two pieces: 0 to 2, then a number that depends on what follows."""
-    last = text[max(before.start, before.end - 8) : before.end].rstrip()
-    if before.kind == "heading" or last.endswith((":", "：")):  # it introduces the code, list or table that follows
-        bad = 2
-    else:
-        bad = int(before.kind == after.kind == "list")
-    return bad, content_hash(text, after.start)
-
-
-def _joined(groups: Sequence[_Group]) -> _Group:
-    if len(groups) == 1:
-        return groups[0]
-    path = groups[0].path
-    weights: dict[str, int] = {}
-    for group in groups:
-        same = next((n for n, (a, b) in enumerate(zip(path, group.path, strict=False)) if a != b), None)
-        path = path[: min(len(path), len(group.path)) if same is None else same]
-        if group.kind != "heading":
-            weights[group.kind] = weights.get(group.kind, 0) + group.tokens
-    kind = max(weights, key=lambda name: weights[name]) if weights else "heading"
-    tokens = sum(group.tokens for group in groups)
-    return _Group(groups[0].start, groups[-1].end, tokens, kind, path, groups[0].names)
-
-
 # --- Chunks ------------------------------------------------------------------------------------------------
 
 
-def _chunk(document: Document, group: _Group, sizes: _Sizes) -> Chunk | None:
+def _chunk(document: Document, group: Group, sizes: Sizes) -> Chunk | None:
     kind = "prose" if group.kind == "heading" else group.kind
     return _slice(document, group.start, group.end, group.path, kind, sizes.context(group.path, group.names)[0])
 
@@ -376,11 +217,16 @@ def _slice(document: Document, start: int, end: int, path: tuple[str, ...], kind
 
 
 def _verified(document: Document, chunks: list[Chunk], counter: _Counter, max_tokens: int) -> list[Chunk]:
-    """Count every chunk as it will be encoded, and cut those that are too long until none is."""
+    """Count every chunk as it will be encoded and as it stands, and cut those that are too long until none is."""
     done: list[Chunk] = []
     pending = chunks
     while pending:
-        counts = counter([embedding_text(document, chunk) for chunk in pending])
+        encoded = [embedding_text(document, chunk) for chunk in pending]
+        counts = counter(encoded)
+        # A heading and its anchor may take more tokens in the text than the path that stands for them.
+        other = [at for at, chunk in enumerate(pending) if chunk.text != encoded[at]]
+        for at, tokens in zip(other, counter([pending[at].text for at in other]), strict=True):
+            counts[at] = max(counts[at], tokens)
         again: list[Chunk] = []
         for chunk, tokens in zip(pending, counts, strict=True):
             if tokens + counter.base <= max_tokens:

@@ -6,19 +6,15 @@ import os
 import stat
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ctx_vector.documents import CONTROLS
 from ctx_vector.errors import InputError
-
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
+from ctx_vector.ignore_rules import Rules, ignored, outer_rules, own_rules
 
 MAX_BYTES = 20_000_000
-_IGNORE_FILES = (".gitignore", ".ignore")  # a later one wins
 _VCS = frozenset((".git", ".hg", ".svn", ".bzr", "CVS", "_darcs", ".jj"))
 _BUILT = frozenset(("node_modules", "__pycache__", "bower_components", "site-packages", "__pypackages__"))
 _VENV_MARK = "pyvenv.cfg"
@@ -196,9 +192,6 @@ def _take(
         skipped.append(Skipped(path, f"not readable: {error.strerror or error}"))
 
 
-_Specs = tuple[tuple[Path, "GitIgnoreSpec"], ...]  # from the outermost folder to the innermost
-
-
 def _search(
     root: Path,
     names: _Names,
@@ -208,7 +201,7 @@ def _search(
     links: list[tuple[Path, Path]],
     skipped: list[Skipped],
 ) -> None:
-    pending: list[tuple[Path, _Specs]] = [(root, _outer_specs(root))]
+    pending: list[tuple[Path, Rules]] = [(root, outer_rules(root))]
     while pending:
         folder, specs = pending.pop()
         try:
@@ -220,7 +213,7 @@ def _search(
         if any(entry.name == _VENV_MARK for entry in entries) and folder != root:
             skipped.append(Skipped(folder, "virtual environment"))
             continue
-        specs += tuple(_own_specs(folder, {entry.name for entry in entries}))
+        specs += tuple(own_rules(folder, {entry.name for entry in entries}))
         for entry in entries:
             path = folder / entry.name
             try:
@@ -241,7 +234,7 @@ def _search(
                 _take(path, path, names, max_bytes, taken, skipped)
 
 
-def _reason(path: Path, is_dir: bool, specs: _Specs) -> str:
+def _reason(path: Path, is_dir: bool, specs: Rules) -> str:
     name = path.name
     if name in _VCS:
         return "version control"
@@ -249,7 +242,7 @@ def _reason(path: Path, is_dir: bool, specs: _Specs) -> str:
         return "installed or generated files"
     if name.startswith("."):
         return "hidden"
-    if _ignored(path, is_dir, specs):
+    if ignored(path, is_dir, specs):
         return "excluded by .gitignore or .ignore"
     if is_dir:
         return ""
@@ -272,55 +265,3 @@ def _link(path: Path, is_dir: bool, root: Path, links: list[tuple[Path, Path]]) 
         return "symbolic link to a file outside the folder"
     links.append((path, target))
     return ""
-
-
-# --- .gitignore --------------------------------------------------------------------------------------------
-
-
-def _own_specs(folder: Path, names: set[str]) -> Iterator[tuple[Path, GitIgnoreSpec]]:
-    for name in _IGNORE_FILES:
-        if name in names and (spec := _read_spec(folder / name)) is not None:
-            yield folder, spec
-
-
-def _outer_specs(root: Path) -> _Specs:
-    """Return the rules of the repository that the folder lies in, unless they exclude the folder itself."""
-    outer: list[tuple[Path, GitIgnoreSpec]] = []
-    for folder in root.parents if not (root / ".git").exists() else ():
-        outer[:0] = _own_specs(folder, set(_IGNORE_FILES))
-        if (folder / ".git").exists():
-            specs = tuple(outer)
-            above = [root, *root.parents]
-            below = above[: above.index(folder)]
-            return () if any(_ignored(path, True, specs) for path in below) else specs
-    return ()
-
-
-def _read_spec(path: Path) -> GitIgnoreSpec | None:
-    from pathspec import GitIgnoreSpec
-
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read(1_000_000).splitlines()
-    except OSError:
-        return None
-    rules = []
-    for line in lines:
-        try:
-            GitIgnoreSpec.from_lines([line])
-        except ValueError:  # git ignores a pattern it cannot read
-            continue
-        rules.append(line)
-    return GitIgnoreSpec.from_lines(rules)
-
-
-def _ignored(path: Path, is_dir: bool, specs: _Specs) -> bool:
-    """Tell whether the innermost rule about a path excludes it."""
-    for folder, spec in reversed(specs):
-        if folder not in path.parents:
-            continue
-        relative = path.relative_to(folder).as_posix() + ("/" if is_dir else "")
-        include = spec.check_file(relative).include
-        if include is not None:
-            return bool(include)
-    return False
