@@ -9,6 +9,7 @@ and weight j + 16 in its high nibble; ``weight = (nibble - 8) * scale``.
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -173,7 +174,7 @@ def _read_pieces(reader: _Reader) -> tuple[list[str], NDArray[np.float32], tuple
         raise reader.fail("the offsets or scores of its pieces are damaged")
     bounds = offsets.tolist()
     try:
-        pieces = [blob[start:end].decode() for start, end in zip(bounds, bounds[1:], strict=False)]
+        pieces = [blob[start:end].decode() for start, end in itertools.pairwise(bounds)]
     except UnicodeDecodeError as error:
         raise reader.fail("its pieces are not UTF-8") from error
     if len(set(pieces)) != count:

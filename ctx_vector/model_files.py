@@ -96,10 +96,13 @@ def write_sentence_transformers(card: ModelCard, model: SourceModel, folder: Pat
 def write_safetensors(model: SourceModel, path: Path) -> None:
     """Write all weights in float32, the word table a few rows at a time (as a whole it takes 384 MB)."""
     table = "embeddings.word_embeddings.weight"
-    sizes: dict[str, tuple[int, ...]] = {table: (model.shape.vocab, model.shape.hidden)} | tensor_shapes(model.shape)
+    hidden = model.shape.hidden
+    sizes: dict[str, tuple[int, ...]] = {table: (model.shape.vocab, hidden)} | tensor_shapes(model.shape)
+    # Nothing uses BERT's pooler here; without one, transformers reports it missing and makes up a random one.
+    pooler = {"pooler.dense.weight": (hidden, hidden), "pooler.dense.bias": (hidden,)}
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
-    for name, size in sizes.items():
+    for name, size in (sizes | pooler).items():
         nbytes = 4 * int(np.prod(size))
         header[name] = {"dtype": "F32", "shape": list(size), "data_offsets": [at, at + nbytes]}
         at += nbytes
@@ -111,6 +114,8 @@ def write_safetensors(model: SourceModel, path: Path) -> None:
             file.write(rows.astype("<f4", copy=False).tobytes())
         for name in list(sizes)[1:]:
             file.write(model.tensor(name).astype("<f4", copy=False).tobytes())
+        for size in pooler.values():
+            file.write(np.zeros(size, "<f4").tobytes())
 
 
 def word_rows(table: NDArray[Any]) -> Iterator[NDArray[np.float32]]:

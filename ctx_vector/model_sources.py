@@ -200,8 +200,8 @@ def _read_folder(card: ModelCard, folder: Path) -> SourceModel:
     try:
         if (folder / "config.json").is_file():
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        weights = safe_open(str(folder / _WEIGHTS), framework="numpy")
-        names = {name.removeprefix("bert."): name for name in weights.keys()}  # noqa: SIM118 (not a mapping)
+        weights: Any = safe_open(str(folder / _WEIGHTS), framework="numpy")
+        names = {name.removeprefix("bert."): name for name in weights.keys()}
 
         def tensor(name: str) -> NDArray[np.float32]:
             return np.asarray(weights.get_tensor(names[name]), np.float32)

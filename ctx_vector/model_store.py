@@ -28,7 +28,7 @@ from ctx_vector.errors import ModelError
 
 # Raise it whenever what `prepare` writes could give another vector: models prepared by an older recipe are made anew,
 # and their vectors count as another encoder's.
-RECIPE = 1
+RECIPE = 2
 
 MANIFEST = "manifest.json"
 LIGHT = "light"
@@ -187,14 +187,15 @@ def prepare(
     card names is used, and nothing is downloaded. With it, the model is made anew if it came from other weights. The
     folder appears at once and complete, or not at all; processes that prepare at the same time wait for one another.
     """
-    import filelock
-
-    from ctx_vector.model_sources import open_source
-
     card = find_card(name) if name is not None else next(iter(cards().values()))
     folder = model_dir(card.name, models_dir)
     if source is None and read_manifest(folder):
         return folder
+
+    import filelock
+
+    from ctx_vector.model_sources import open_source
+
     report = progress or (lambda step, done: None)
     work = folder.parent / ".prepare"  # beside the models, so that the last step is a rename
     try:

@@ -5,6 +5,10 @@ made of the operators that measured fastest on a CPU: one fused int8 product and
 (QAttention), fused int8 products elsewhere, and Add + LayerNormalization (the fused SkipLayerNormalization is ten
 times slower). Weights are int8 per output channel in [-64, 64]: on CPUs without VNNI two products are added in 16
 bits, and a reduced range keeps that from saturating.
+
+Activations are quantised by one scale a tensor. What the widened layer puts out differs most from token to token: a
+few tokens of huge values would leave the others a handful of steps. So there each token is divided by its largest
+value before, and multiplied by it after; that alone removes two thirds of the error, for 7 % of the speed.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ VECTOR = "vector"  # (1, dim) float32, unit length
 TOKENS = "token_vectors"  # (1, tokens, dim) float32, as the last layer leaves them
 
 _REDUCED = 64  # int8 weights use [-64, 64]
+_LEAST_PEAK = 1.0  # of a token's values after Gelu, which are above -0.17; tokens of small values share one scale
 _CONTRIB = "com.microsoft"
 
 Floats = NDArray[np.float32]
@@ -73,10 +78,22 @@ class _Graph:
 
     def linear(self, x: str, weight: Floats, bias: Floats) -> str:
         """Add ``x @ weight + bias`` in dynamic int8; `weight` is (in, out)."""
+        return self._product(x, weight, bias)
+
+    def levelled_linear(self, x: str, weight: Floats, bias: Floats) -> str:
+        """Add the same with every token brought to the same peak before it is quantised."""
+        peak = self.add("ReduceMax", x, self.constant(np.array([-1])), keepdims=1)[0]
+        peak = self.add("Max", peak, self.constant(np.array(_LEAST_PEAK, np.float32)))[0]
+        product = self._product(self.add("Div", x, peak)[0], weight, None)
+        return self.add("Add", self.add("Mul", product, peak)[0], self.constant(bias))[0]
+
+    def _product(self, x: str, weight: Floats, bias: Floats | None) -> str:
         values, scale = quantise(weight)
-        zero = np.zeros(len(scale), np.int8)
-        arrays = [self.constant(array) for array in (values, scale, zero, bias)]
-        return self.add("DynamicQuantizeMatMul", x, *arrays, domain=_CONTRIB)[0]
+        arrays: list[NDArray[Any]] = [values, scale, np.zeros(len(scale), np.int8)]
+        if bias is not None:
+            arrays.append(bias)
+        names = [self.constant(array) for array in arrays]
+        return self.add("DynamicQuantizeMatMul", x, *names, domain=_CONTRIB)[0]
 
 
 def int8_graph(shape: BertShape, tensor: Callable[[str], Floats]) -> bytes:
@@ -90,6 +107,9 @@ def int8_graph(shape: BertShape, tensor: Callable[[str], Floats]) -> bytes:
         gain, bias = (graph.constant(tensor(f"{name}.LayerNorm.{part}")) for part in ("weight", "bias"))
         return graph.add("LayerNormalization", total, gain, bias, outputs=outputs, axis=-1, epsilon=shape.eps)[0]
 
+    def dense(x: str, name: str, add: Callable[[str, Floats, Floats], str] = graph.linear) -> str:
+        return add(x, tensor(f"{name}.weight").T, tensor(f"{name}.bias"))
+
     positions = tensor("embeddings.position_embeddings.weight") + tensor("embeddings.token_type_embeddings.weight")[0]
     table = graph.constant(positions[None])
     length = graph.add("Shape", INPUT, start=1, end=2)[0]
@@ -97,7 +117,6 @@ def int8_graph(shape: BertShape, tensor: Callable[[str], Floats]) -> bytes:
     x = norm(INPUT, graph.add("Slice", table, start, length, axis)[0], "embeddings")
     for i in range(shape.layers):
         layer = f"encoder.layer.{i}"
-        last = i == shape.layers - 1
         parts = [f"{layer}.attention.self.{part}" for part in ("query", "key", "value")]
         weight, scale = quantise(np.concatenate([tensor(f"{part}.weight").T for part in parts], axis=1))
         bias = np.concatenate([tensor(f"{part}.bias") for part in parts])
@@ -106,13 +125,10 @@ def int8_graph(shape: BertShape, tensor: Callable[[str], Floats]) -> bytes:
         w8, b, w_scale, w_zero = (graph.constant(array) for array in (weight, bias, scale, zero))
         inputs = (x8, w8, b, x_scale, w_scale, "", x_zero, w_zero)
         attended = graph.add("QAttention", *inputs, domain=_CONTRIB, num_heads=shape.heads)[0]
-        for source, name in ((attended, f"{layer}.attention.output"), ("", f"{layer}.output")):
-            if not source:
-                inner = f"{layer}.intermediate.dense"
-                widened = graph.linear(x, tensor(f"{inner}.weight").T, tensor(f"{inner}.bias"))
-                source = graph.add("Gelu", widened, domain=_CONTRIB)[0]
-            dense = graph.linear(source, tensor(f"{name}.dense.weight").T, tensor(f"{name}.dense.bias"))
-            x = norm(x, dense, name, TOKENS if last and name == f"{layer}.output" else 1)
+        x = norm(x, dense(attended, f"{layer}.attention.output.dense"), f"{layer}.attention.output")
+        widened = graph.add("Gelu", dense(x, f"{layer}.intermediate.dense"), domain=_CONTRIB)[0]
+        narrowed = dense(widened, f"{layer}.output.dense", graph.levelled_linear)
+        x = norm(x, narrowed, f"{layer}.output", TOKENS if i == shape.layers - 1 else 1)
     mean = graph.add("ReduceMean", x, axis, keepdims=0)[0]
     graph.add("LpNormalization", mean, outputs=VECTOR, axis=-1, p=2)
 

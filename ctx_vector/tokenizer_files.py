@@ -170,15 +170,16 @@ def write_piece_list(model: UnigramModel, folder: Path) -> None:
     np.save(folder / "piece_starts.npy", starts)
     np.save(folder / "piece_scores.npy", model.scores.astype(np.float64))
     np.save(folder / "piece_slots.npy", np.array(slots, np.uint32))
+    special = {model.pieces[i]: i for i in sorted({model.bos, model.eos, model.pad, model.unk})}
+    if "<mask>" in model.pieces:
+        special["<mask>"] = list(model.pieces).index("<mask>")
     head = {
         "bos": model.bos,
         "eos": model.eos,
         "unk": model.unk,
         "longest": max(len(piece) for piece in model.pieces),
-        "unk_score": float(model.scores.min()) - 10.0,
-        "special": {model.pieces[i]: i for i in sorted({model.bos, model.eos, model.pad, model.unk})},
+        "unk_score": float(model.scores.min()) - 10.0,  # as the tokenizers library has it
+        "special": special,
         "charmap": {str(code): mapped for code, mapped in model.charmap.items()},
     }
-    if "<mask>" in model.pieces:
-        head["special"]["<mask>"] = list(model.pieces).index("<mask>")
     (folder / "unigram.json").write_text(json.dumps(head), encoding="utf-8")
