@@ -44,8 +44,9 @@ if TYPE_CHECKING:
 class _Shared:
     """What builders made by `with_config` share: the encoder, loaded when first needed, and scorers by name."""
 
-    def __init__(self, encoder: Encoder | None) -> None:
+    def __init__(self, encoder: Encoder | None, knowledge: Any = None) -> None:
         self._encoder = encoder
+        self._knowledge = knowledge
         self._scorers: dict[str, Scorer] = {}
         self._counters: dict[str, TokenCounter] = {}
 
@@ -53,7 +54,8 @@ class _Shared:
         from ctx_vector.encoders import CachedEncoder, load_encoder
 
         if not isinstance(self._encoder, CachedEncoder):
-            self._encoder = CachedEncoder(self._encoder or load_encoder())
+            # the index's own encoder, when there is one: the model is loaded once, a query encoded once
+            self._encoder = CachedEncoder(self._encoder or getattr(self._knowledge, "encoder", None) or load_encoder())
         return self._encoder
 
     def loaded(self) -> Encoder | None:
@@ -120,7 +122,7 @@ class ContextBuilder:
         self.budget_policy = budget_policy
         self.model_max_tokens = model_max_tokens
         self._given_counter = counter
-        self._shared = _Shared(encoder)
+        self._shared = _Shared(encoder, getattr(rag_tool, "knowledge", None))
         if isinstance(self.config.strategy, str):
             self._check_strategy()
         self.counter = counter or self._shared.counter(self.config.tokenizer)
@@ -294,12 +296,12 @@ class ContextBuilder:
     def _retrieval(self) -> tuple[SourceSpec, ...]:
         config, specs = self.config, []
         if self.rag_tool is not None and config.knowledge_limit:
-            specs.append(_tool_spec("knowledge", "knowledge", self.rag_tool, config, {
+            specs.append(_tool_spec("knowledge", "knowledge", self.rag_tool, config, self._shared.encoder, {
                 "limit": config.knowledge_limit, "min_score": config.knowledge_min_score,
             }))  # fmt: skip
         if self.memory_tool is not None and config.memory_limit != 0:
             limit = 1_000_000 if config.memory_limit is None else config.memory_limit
-            specs.append(_tool_spec("memory", "memory", self.memory_tool, config, {
+            specs.append(_tool_spec("memory", "memory", self.memory_tool, config, self._shared.encoder, {
                 "limit": limit, "min_importance": config.memory_min_importance,
             }))  # fmt: skip
         for number, source in enumerate(self.sources):
@@ -409,10 +411,14 @@ def _refuse_planned(config: ContextConfig) -> None:
         raise ConfigError(problems)
 
 
-def _tool_spec(name: str, kind: str, tool: Any, config: ContextConfig, keys: Mapping[str, Any]) -> SourceSpec:
+def _tool_spec(
+    name: str, kind: str, tool: Any, config: ContextConfig, encoder: Callable[[], Encoder], keys: Mapping[str, Any]
+) -> SourceSpec:
     own = getattr(tool, "candidates", None)  # this package's tools hand over vectors and need no time limit
     if callable(own):
-        return SourceSpec(name, kind, lambda request: own(request.user_query, now=request.now, **keys))
+        return SourceSpec(
+            name, kind, lambda request: own(request.user_query, now=request.now, encoder=encoder(), **keys)
+        )
     return SourceSpec(
         name,
         kind,

@@ -3,19 +3,24 @@
 A raw cosine of multilingual-e5-small says little by itself: unrelated Chinese pairs have a median of 0.82, matched
 pairs of a Chinese query and an English text 0.80. What a cosine means depends on the two languages, and on how
 similar the query (and, less so, the text) is to everything. Both are measured on a background of texts on many
-subjects and in both languages (models/background). For a query q and a text d::
+subjects and in both languages (models/background). For a query q and a text d, the excess is::
 
-    x = (q·d - g - A (q·D - g) - B (d·Q - g)) / s         relevance = 1 / (1 + exp(-slope (x - middle)))
+    e = q·d - g - A (q·D - g) - B (d·Q - g)
 
 D is the mean vector of the background passages in the text's language, Q that of the background questions in the
-query's language (the mean of dot products is the dot product with the mean), g the mean cosine of unrelated and g + s
-the median of matched background pairs of the two languages. This is score normalisation as speaker recognition does
-it (S-norm; Kenny 2010) with one scale a language pair. A = 0.7 does not touch the ranking within one query and one
-language. B = 0.15 takes a little from texts that resemble everything: more of it would cost recall on long passages.
+query's language (the mean of dot products is the dot product with the mean), g the mean cosine of unrelated
+background pairs of the two languages. This is score normalisation as speaker recognition does it (S-norm; Kenny
+2010), without the division by a spread. A = 0.7 does not touch the ranking within one query and one language. B =
+0.15 takes a little from texts that resemble everything: more of it would cost recall on long passages.
 
-`line` is the x that is right for the largest share of both kinds of pairs in the worst language pair; slope and
-middle put it at 0.1 and the median matched pair at 0.7. The map is fixed for a model, stored as
-models/calibration/NAME.json, and has a hash of its own: measuring it anew never encodes a document again.
+Three points of each language pair's background turn the excess into a relevance: `line`, right for the largest share of
+both unrelated and matched pairs, becomes 0.1; `match`, the median matched pair, 0.7; `high`, the 95th percentile of
+matched pairs, 0.9. Below the line it falls exponentially, above the median it nears 1 the same way, so that it is
+strictly increasing. Of a text in another language than the query's, what lies over the line counts 0.85: of two equally
+good passages the reader gets the one in the language of the question.
+
+The map is fixed for a model, stored as models/calibration/NAME.json, and has a hash of its own: measuring it anew never
+encodes a document again.
 """
 
 from __future__ import annotations
@@ -23,7 +28,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,6 +48,8 @@ QUERY_SHARE: Final = 0.7
 TEXT_SHARE: Final = 0.15
 AT_LINE: Final = 0.1
 AT_MATCH: Final = 0.7
+AT_HIGH: Final = 0.9
+OTHER_LANGUAGE: Final = 0.85
 LANGUAGES: Final = ("en", "zh")
 
 _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
@@ -77,20 +83,39 @@ def _cohort(language: str) -> str:
     return language if language in LANGUAGES else "zh"
 
 
+@dataclass(frozen=True, slots=True)
+class PairMap:
+    """The map of one (query language, text language): the mean unrelated cosine, and three excesses that ascend."""
+
+    unrelated: float
+    line: float
+    match: float
+    high: float
+
+    def relevance(self, excess: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return (n,) float64 in [0, 1], strictly increasing in the excess (n,)."""
+        import numpy as np
+
+        fall = 3.0 / self.line
+        decay = np.log((1 - AT_MATCH) / (1 - AT_HIGH)) / (self.high - self.match)
+        below = AT_LINE * np.exp(fall * np.minimum(excess - self.line, 0.0))
+        between = AT_LINE + (AT_MATCH - AT_LINE) * (excess - self.line) / (self.match - self.line)
+        above = 1.0 - (1.0 - AT_MATCH) * np.exp(-decay * np.maximum(excess - self.match, 0.0))
+        return np.asarray(np.where(excess < self.line, below, np.where(excess < self.match, between, above)))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
     """The map of one encoder.
 
-    `passages[l]` and `questions[l]` are mean vectors (dim,) float32; `pairs[(query language, text language)]` is
-    (mean unrelated cosine g, scale s). `report` holds what was seen on the background.
+    `passages[l]` and `questions[l]` are mean vectors (dim,) float32; `pairs[(query language, text language)]` is a
+    PairMap. `report` holds the shares of background pairs that are on the right side.
     """
 
     model: str
     passages: dict[str, NDArray[np.float32]]
     questions: dict[str, NDArray[np.float32]]
-    pairs: dict[tuple[str, str], tuple[float, float]]
-    line: float
-    match: float
+    pairs: dict[tuple[str, str], PairMap]
     report: dict[str, float]
 
     @property
@@ -100,17 +125,17 @@ class Calibration:
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def excess(
-        self, query_language: str, query: NDArray[np.float32], language: str, vectors: NDArray[np.float32]
+        self, asked: str, query: NDArray[np.float32], said: str, vectors: NDArray[np.float32]
     ) -> NDArray[np.float64]:
-        """Return x of the formula above, (n,) float64, for texts (n, dim) of one language."""
+        """Return e of the formula above, (n,) float64, for texts (n, dim) of one language of the background."""
         import numpy as np
 
-        asked, said = _cohort(query_language), _cohort(language)
-        unrelated, scale = self.pairs[asked, said]
-        cosines = (vectors @ query).astype(np.float64)
-        of_query = float(query @ self.passages[said]) - unrelated
-        of_texts = (vectors @ self.questions[asked]).astype(np.float64) - unrelated
-        return np.asarray((cosines - unrelated - QUERY_SHARE * of_query - TEXT_SHARE * of_texts) / scale, np.float64)
+        unrelated = self.pairs[asked, said].unrelated
+        # einsum adds up each row by itself: the same bits whatever else is scored
+        cosines = np.einsum("ij,j->i", vectors.astype(np.float64), query.astype(np.float64))
+        of_texts = np.einsum("ij,j->i", vectors.astype(np.float64), self.questions[asked].astype(np.float64))
+        of_query = float(query.astype(np.float64) @ self.passages[said].astype(np.float64))
+        return cosines - unrelated - QUERY_SHARE * (of_query - unrelated) - TEXT_SHARE * (of_texts - unrelated)
 
     def relevance(
         self, query_text: str, query: NDArray[np.float32], texts: Sequence[str], vectors: NDArray[np.float32]
@@ -128,21 +153,23 @@ class Calibration:
         if not query_text.strip():
             return result
         asked = language_of(query_text)
-        slope = (_logit(AT_MATCH) - _logit(AT_LINE)) / (self.match - self.line)
-        middle = self.match - _logit(AT_MATCH) / slope
         for language in dict.fromkeys(languages):
             rows = [row for row, other in enumerate(languages) if other == language]
-            x = self.excess(asked, query, language, vectors[rows])
-            result[rows] = 1.0 / (1.0 + np.exp(-np.clip(slope * (x - middle), -60.0, 60.0)))
+            pair = _cohort(asked), _cohort(language)
+            found = self.pairs[pair].relevance(self.excess(pair[0], query, pair[1], vectors[rows]))
+            if language != asked:
+                found = np.where(found > AT_LINE, AT_LINE + (found - AT_LINE) * OTHER_LANGUAGE, found)
+            result[rows] = found
         return result
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values; `from_dict` takes them back."""
         return {
             "model": self.model,
-            "line": self.line,
-            "match": self.match,
-            "pairs": {f"{asked}-{said}": list(pair) for (asked, said), pair in self.pairs.items()},
+            "pairs": {
+                f"{asked}-{said}": [round(value, 7) for value in (pair.unrelated, pair.line, pair.match, pair.high)]
+                for (asked, said), pair in self.pairs.items()
+            },
             "report": self.report,
             "passages": {name: [round(float(v), 7) for v in row] for name, row in self.passages.items()},
             "questions": {name: [round(float(v), 7) for v in row] for name, row in self.questions.items()},
@@ -154,9 +181,7 @@ class Calibration:
         try:
             return cls(
                 model=values["model"],
-                line=float(values["line"]),
-                match=float(values["match"]),
-                pairs={tuple(k.split("-")): (float(v[0]), float(v[1])) for k, v in values["pairs"].items()},
+                pairs={_pair_key(key): PairMap(*map(float, points)) for key, points in values["pairs"].items()},
                 report=values["report"],
                 passages=_vectors(values["passages"]),
                 questions=_vectors(values["questions"]),
@@ -173,8 +198,9 @@ def _vectors(values: dict[str, list[float]]) -> dict[str, NDArray[np.float32]]:
     return {name: np.asarray(row, np.float32) for name, row in values.items()}
 
 
-def _logit(p: float) -> float:
-    return math.log(p / (1 - p))
+def _pair_key(key: str) -> tuple[str, str]:
+    asked, said = key.split("-")
+    return asked, said
 
 
 def measure(encoder: Encoder, rows: Sequence[dict[str, str]]) -> Calibration:
@@ -188,58 +214,45 @@ def measure(encoder: Encoder, rows: Sequence[dict[str, str]]) -> Calibration:
     asked = {name: encoder.encode_queries([row[f"q_{name}"] for row in rows]) for name in LANGUAGES}
     count = len(rows)
     apart = ~np.eye(count, dtype=bool)
-    pairs: dict[tuple[str, str], tuple[float, float]] = {}
-    unrelated: list[NDArray[np.float64]] = []
-    matched: list[NDArray[np.float64]] = []
+    pairs: dict[tuple[str, str], PairMap] = {}
+    report: dict[str, float] = {"rows": float(count)}
     for q in LANGUAGES:
         for d in LANGUAGES:
             cosines = (asked[q] @ documents[d].T).astype(np.float64)
             own = np.diag(cosines)
             mean = float(cosines[apart].mean())
-            # an encoder that cannot tell matched from unrelated in this pair gets the spread as its scale
-            scale = max(float(np.median(own)) - mean, float(cosines[apart].std()), 1e-6)
-            pairs[q, d] = (mean, scale)
             by_query = (cosines.sum(1) - own) / (count - 1) - mean
             by_text = (cosines.sum(0) - own) / (count - 1) - mean
-            x = (cosines - mean - QUERY_SHARE * by_query[:, None] - TEXT_SHARE * by_text[None, :]) / scale
-            unrelated.append(x[apart])
-            matched.append(np.diag(x))
-    line, right = _best_line(unrelated, matched)
-    match = float(np.median(np.concatenate(matched)))
-    match = max(match, line + 1e-3)
-    slope = (_logit(AT_MATCH) - _logit(AT_LINE)) / (match - line)
-    at = match - (_logit(AT_MATCH) - _logit(0.3)) / slope
-    report = {
-        "rows": float(count),
-        "worst_share_right": round(right, 4),
-        "matched_over_0.3": round(float((np.concatenate(matched) > at).mean()), 4),
-        "unrelated_over_0.3": round(float((np.concatenate(unrelated) > at).mean()), 4),
-    }
+            excess = cosines - mean - QUERY_SHARE * by_query[:, None] - TEXT_SHARE * by_text[None, :]
+            matched, unrelated = np.diag(excess), excess[apart]
+            # an encoder that cannot tell the two apart in these languages still gets points that ascend
+            line, right = _best_line(unrelated, matched)
+            least = max(1e-6, 0.1 * float(unrelated.std()))
+            line = max(line, least)
+            match = max(float(np.median(matched)), line + least)
+            pair = PairMap(mean, line, match, max(float(np.quantile(matched, 0.95)), match + least))
+            pairs[q, d] = pair
+            report[f"right_{q}_{d}"] = round(right, 4)
+            report[f"matched_over_0.3_{q}_{d}"] = round(float((pair.relevance(matched) > 0.3).mean()), 4)
+            report[f"unrelated_over_0.3_{q}_{d}"] = round(float((pair.relevance(unrelated) > 0.3).mean()), 4)
     return Calibration(
         model=encoder.name,
         passages={name: rows_.mean(0) for name, rows_ in documents.items()},
         questions={name: rows_.mean(0) for name, rows_ in asked.items()},
         pairs=pairs,
-        line=line,
-        match=match,
         report=report,
     )
 
 
-def _best_line(unrelated: Sequence[NDArray[np.float64]], matched: Sequence[NDArray[np.float64]]) -> tuple[float, float]:
-    """Return the x with the largest worst share of pairs on their right side, and that share."""
+def _best_line(unrelated: NDArray[np.float64], matched: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the excess with the largest share of pairs on their right side, the worse side counting; and the share."""
     import numpy as np
 
-    low = min(float(np.median(part)) for part in unrelated)
-    high = max(float(np.median(part)) for part in matched)
-    ordered = [np.sort(part) for part in unrelated], [np.sort(part) for part in matched]
-    best = (low, 0.0)
-    for at in np.linspace(low, high, 512):
-        under = min(float(np.searchsorted(part, at)) / len(part) for part in ordered[0])
-        over = min(1 - float(np.searchsorted(part, at)) / len(part) for part in ordered[1])
-        if min(under, over) > best[1]:
-            best = (float(at), min(under, over))
-    return best
+    under, over = np.sort(unrelated), np.sort(matched)
+    places = np.linspace(float(np.median(unrelated)), float(np.median(matched)), 512)
+    shares = np.minimum(np.searchsorted(under, places) / len(under), 1.0 - np.searchsorted(over, places) / len(over))
+    best = int(np.argmax(shares))
+    return float(places[best]), float(shares[best])
 
 
 def background(folder: Path) -> list[dict[str, str]]:
