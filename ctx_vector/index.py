@@ -38,7 +38,7 @@ _MAGIC: Final = b"CTXVIDX1"
 _ALIGN: Final = 64
 _NEIGHBOURS: Final = 32
 _BUILD_WIDTH: Final = 80
-_SEARCH_WIDTH: Final = 128
+_SEARCH_WIDTH: Final = 256
 _NO_IDS: Ids = np.empty(0, np.int64)
 _NO_SCORES: Vectors = np.empty(0, np.float32)
 
