@@ -55,7 +55,7 @@ LANGUAGES: Final = ("en", "zh")
 _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
 _LATIN_WORDS = re.compile("[A-Za-z\u00c0-\u024f]+")
 _OTHER_LETTERS = re.compile("[\u0370-\u1fff\u3040-\u30ff\u3130-\u318f\uac00-\ud7af]")
-_SCANNED: Final = 4_000
+_SCANNED: Final = 1_000
 
 
 def language_of(text: str) -> str:
@@ -135,7 +135,8 @@ class Calibration:
         cosines = np.einsum("ij,j->i", vectors.astype(np.float64), query.astype(np.float64))
         of_texts = np.einsum("ij,j->i", vectors.astype(np.float64), self.questions[asked].astype(np.float64))
         of_query = float(query.astype(np.float64) @ self.passages[said].astype(np.float64))
-        return cosines - unrelated - QUERY_SHARE * (of_query - unrelated) - TEXT_SHARE * (of_texts - unrelated)
+        excess = cosines - unrelated - QUERY_SHARE * (of_query - unrelated) - TEXT_SHARE * (of_texts - unrelated)
+        return np.asarray(excess, np.float64)
 
     def relevance(
         self, query_text: str, query: NDArray[np.float32], texts: Sequence[str], vectors: NDArray[np.float32]
