@@ -9,32 +9,27 @@ The clock and the build's id are read here and nowhere below: the same inputs wi
 
 from __future__ import annotations
 
-import functools
+import hashlib
+import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ctx_vector.compress import Shortener
 from ctx_vector.config import ContextConfig
-from ctx_vector.errors import BudgetError, ConfigError, InputError
-from ctx_vector.gather import SourceSpec, gather, history_candidates, packet_of
+from ctx_vector.errors import BudgetError, ConfigError
+from ctx_vector.gather import gather
+from ctx_vector.inputs import Inputs, read_inputs, retrieval_specs
 from ctx_vector.layout import ROLE, Layout
-from ctx_vector.packets import (
-    TYPE_SYSTEM,
-    BuiltContext,
-    Candidate,
-    ContextPacket,
-    as_utc,
-    clean_text,
-)
+from ctx_vector.packets import BuiltContext
 from ctx_vector.ranking import Ranked, rank
 from ctx_vector.record import make_record, report
 from ctx_vector.scoring import make_scorer
 from ctx_vector.select import Filler
 from ctx_vector.stages import Request, Summarizer, TokenCounter
-from ctx_vector.structure import Template, check_section_name, state_text
+from ctx_vector.structure import Template
 from ctx_vector.tokens import TokenCounter as ExactCounter
 
 if TYPE_CHECKING:
@@ -47,16 +42,19 @@ class _Shared:
     def __init__(self, encoder: Encoder | None, knowledge: Any = None) -> None:
         self._encoder = encoder
         self._knowledge = knowledge
+        self._lock = threading.RLock()  # a scorer is made with the encoder
         self._scorers: dict[str, Scorer] = {}
         self._counters: dict[str, TokenCounter] = {}
 
     def encoder(self) -> Encoder:
         from ctx_vector.encoders import CachedEncoder, load_encoder
 
-        if not isinstance(self._encoder, CachedEncoder):
-            # the index's own encoder, when there is one: the model is loaded once, a query encoded once
-            self._encoder = CachedEncoder(self._encoder or getattr(self._knowledge, "encoder", None) or load_encoder())
-        return self._encoder
+        with self._lock:
+            if not isinstance(self._encoder, CachedEncoder):
+                # the index's own encoder, when there is one: the model is loaded once, a query encoded once
+                own = self._encoder or getattr(self._knowledge, "encoder", None) or load_encoder()
+                self._encoder = CachedEncoder(own)
+            return self._encoder
 
     def loaded(self) -> Encoder | None:
         return self._encoder
@@ -64,9 +62,10 @@ class _Shared:
     def scorer(self, strategy: Any) -> Scorer:
         if not isinstance(strategy, str):
             return make_scorer(strategy, self.encoder)
-        if strategy not in self._scorers:
-            self._scorers[strategy] = make_scorer(strategy, self.encoder)
-        return self._scorers[strategy]
+        with self._lock:
+            if strategy not in self._scorers:
+                self._scorers[strategy] = make_scorer(strategy, self.encoder)
+            return self._scorers[strategy]
 
     def counter(self, tokenizer: Any) -> TokenCounter:
         if not isinstance(tokenizer, str):
@@ -74,18 +73,6 @@ class _Shared:
         if tokenizer not in self._counters:
             self._counters[tokenizer] = ExactCounter(tokenizer)
         return self._counters[tokenizer]
-
-
-@dataclass(frozen=True, slots=True)
-class _Inputs:
-    """The arguments of one build, checked."""
-
-    query: str
-    now: datetime
-    specs: tuple[SourceSpec, ...]
-    request: Request
-    roles: frozenset[str]
-    repeated: tuple[Candidate, ...]
 
 
 class ContextBuilder:
@@ -122,10 +109,15 @@ class ContextBuilder:
         self.budget_policy = budget_policy
         self.model_max_tokens = model_max_tokens
         self._given_counter = counter
-        self._shared = _Shared(encoder, getattr(rag_tool, "knowledge", None))
+        self._config_hash = self.config.hash
         if isinstance(self.config.strategy, str):
             self._check_strategy()
-        self.counter = counter or self._shared.counter(self.config.tokenizer)
+        self._use(_Shared(encoder, getattr(rag_tool, "knowledge", None)))
+
+    def _use(self, shared: _Shared) -> None:
+        self._shared = shared
+        self.counter = self._given_counter or shared.counter(self.config.tokenizer)
+        self._retrieval = retrieval_specs(self.config, self.rag_tool, self.memory_tool, self.sources, shared.encoder)
 
     def _check_strategy(self) -> None:
         def unused() -> Encoder:
@@ -148,12 +140,10 @@ class ContextBuilder:
             budget_policy=self.budget_policy,
             model_max_tokens=self.model_max_tokens,
         )
-        other._shared = self._shared
-        other.counter = self._given_counter or self._shared.counter(config.tokenizer)
+        other._use(self._shared)
         return other
 
-    # -- the one job
-    # -----------------------------------------------------------------------------------------------------
+    # -- the one job -------------------------------------------------------------------------------------------------
 
     def build(self, user_query: str, **arguments: Any) -> str:
         """Return `assemble(...).text`; takes the same keywords."""
@@ -163,9 +153,7 @@ class ContextBuilder:
         """Return `assemble(...)` from a thread, so that an event loop is not held up."""
         import asyncio
 
-        return await asyncio.get_running_loop().run_in_executor(
-            None, functools.partial(self.assemble, user_query, **arguments)
-        )
+        return await asyncio.to_thread(self.assemble, user_query, **arguments)
 
     def assemble(
         self,
@@ -191,8 +179,17 @@ class ContextBuilder:
         failing source is no error: it is recorded and left out.
         """
         started = time.perf_counter()
-        inputs = self._inputs(
-            user_query, conversation_history, system_instructions, custom_packets, documents, state, session_id, now
+        inputs = read_inputs(
+            self.config,
+            self._retrieval,
+            user_query,
+            conversation_history,
+            system_instructions,
+            custom_packets,
+            documents,
+            state,
+            session_id,
+            now,
         )
         config = self._sized(inputs.request, max_tokens)
         template = Template(config, self.counter, inputs.query, inputs.roles)
@@ -222,7 +219,7 @@ class ContextBuilder:
             config=config,
             specs=inputs.specs,
             gathered=gathered,
-            repeated=inputs.repeated,
+            left_out=inputs.left_out,
             ranked=ranked,
             chosen=filler.chosen,
             layout=layout,
@@ -230,7 +227,7 @@ class ContextBuilder:
             messages=messages,
             sizes=(sizes[0], sizes[1]),
             warnings=warnings,
-            meta=self._meta(inputs, config, template),
+            meta=self._meta(inputs, config, template, layout),
             model_max_tokens=self.model_max_tokens,
         )
         timed("record", mark)
@@ -239,79 +236,12 @@ class ContextBuilder:
         report(built, ranked)
         return built
 
-    # -- inputs
-    # ----------------------------------------------------------------------------------------------------------
-
     def _sized(self, request: Request, max_tokens: int | None) -> ContextConfig:
         if max_tokens is None and self.budget_policy is not None:
             max_tokens = self.budget_policy(request)
         return self.config if max_tokens is None else self.config.with_(max_tokens=max_tokens)
 
-    def _inputs(
-        self,
-        user_query: str,
-        history: Sequence[Any],
-        system: str | None,
-        custom: Sequence[Any],
-        documents: Sequence[Any],
-        state: str | Mapping[str, Any] | None,
-        session_id: str | None,
-        now: datetime | str | float | None,
-    ) -> _Inputs:
-        if not isinstance(user_query, str):
-            raise InputError(f"user_query: expected a str, got {type(user_query).__name__}")
-        for name, value in (("conversation_history", history), ("custom_packets", custom), ("documents", documents)):
-            if value is not None and (isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence)):
-                raise InputError(
-                    f"{name}: expected a sequence, got {type(value).__name__}; put a single item in a list"
-                )
-        query = clean_text(user_query)
-        moment = as_utc(now, "now") or datetime.now(UTC)
-        config = self.config
-        request = Request(query, moment, session_id, config.knowledge_limit, config.knowledge_min_score)
-        said, repeated = history_candidates(history or (), query)
-        own = [self._custom(item) for item in custom or ()]
-        if system:
-            own.insert(0, ContextPacket(system, metadata={"type": TYPE_SYSTEM, "priority": "high"}))
-        if state:
-            own.append(ContextPacket(state_text(state), metadata={"type": "task_state"}))
-        retrieval = self._retrieval() if query.strip() else ()
-        specs = (
-            SourceSpec("custom", None, lambda _: own),
-            SourceSpec("documents", "knowledge", lambda _: list(documents or ())),
-            *retrieval,
-            SourceSpec("history", "conversation_history", lambda _: said),
-        )
-        roles = {item.message.role for item in said if item.message is not None}
-        roles |= {str(packet.meta["role"]) for packet in own if packet.meta.get("role")}
-        return _Inputs(query, moment, specs, request, frozenset(roles), tuple(repeated))
-
-    @staticmethod
-    def _custom(item: Any) -> ContextPacket:
-        packet = packet_of(item)
-        if packet.meta.get("section") is not None:
-            check_section_name(packet.meta["section"])
-        return packet
-
-    def _retrieval(self) -> tuple[SourceSpec, ...]:
-        config, specs = self.config, []
-        if self.rag_tool is not None and config.knowledge_limit:
-            specs.append(_tool_spec("knowledge", "knowledge", self.rag_tool, config, self._shared.encoder, {
-                "limit": config.knowledge_limit, "min_score": config.knowledge_min_score,
-            }))  # fmt: skip
-        if self.memory_tool is not None and config.memory_limit != 0:
-            limit = 1_000_000 if config.memory_limit is None else config.memory_limit
-            specs.append(_tool_spec("memory", "memory", self.memory_tool, config, self._shared.encoder, {
-                "limit": limit, "min_importance": config.memory_min_importance,
-            }))  # fmt: skip
-        for number, source in enumerate(self.sources):
-            name = str(getattr(source, "name", None) or f"source{number + 1}")
-            kind = str(getattr(source, "kind", None) or "knowledge")
-            specs.append(SourceSpec(name, kind, source.load, config.source_timeout))
-        return tuple(specs)
-
-    # -- select and structure
-    # --------------------------------------------------------------------------------------------
+    # -- select and structure ----------------------------------------------------------------------------------------
 
     def _fill(
         self, ranked: Sequence[Ranked], template: Template, config: ContextConfig
@@ -331,10 +261,7 @@ class ContextBuilder:
         filler = Filler(layout, template, config, shortener)
         fixed = sorted((row for row in open_rows if row.section == ROLE), key=lambda row: row.candidate.rank)
         for row in fixed:
-            piece = template.piece(row.candidate, row.place)
-            layout.add(row.section, row.group, piece)
-            row.keep(piece)
-            filler.chosen.append(row)
+            filler.put_fixed(row)
         warnings = self._check_fixed(layout, config, bool(fixed))
         layout.fix()
         said = [row for row in open_rows if row.candidate.message is not None]
@@ -348,8 +275,7 @@ class ContextBuilder:
         return layout, filler, warnings
 
     def _check_fixed(self, layout: Layout, config: ContextConfig, has_system: bool) -> list[str]:
-        text, messages = layout.text(), layout.messages()
-        used = max(self.counter.count(text), self.counter.count_messages(messages))
+        used = max(layout.recount())
         if used > config.max_tokens:
             raise BudgetError(used, config.max_tokens, layout.parts(), used)
         reserve = config.max_tokens - config.shared_limit
@@ -366,29 +292,28 @@ class ContextBuilder:
         """
         while True:
             text, messages = layout.text(), layout.messages()
-            sizes = self.counter.count(text), self.counter.count_messages(messages)
-            if max(sizes) <= config.max_tokens:
+            sizes = layout.recount()
+            over = max(sizes) - config.max_tokens
+            if over <= 0:
                 return text, messages, *sizes
-            optional = [row for row in filler.chosen if row.section != ROLE]
-            if not optional:
+            if not filler.give_back(max(1, over // 2)):  # in a few steps, and hardly ever more than needed
                 raise BudgetError(max(sizes), config.max_tokens, layout.parts(), max(sizes))
-            filler.give_back(optional[-1])
 
-    def _meta(self, inputs: _Inputs, config: ContextConfig, template: Template) -> dict[str, Any]:
-        import uuid
-
+    def _meta(self, inputs: Inputs, config: ContextConfig, template: Template, layout: Layout) -> dict[str, Any]:
         from ctx_vector import __version__
 
         encoder = self._shared.loaded()
         knowledge = getattr(self.rag_tool, "knowledge", None)
+        prefix = layout.bodies().get(ROLE, "")
         return {
-            "build_id": uuid.uuid4().hex,
+            "build_id": os.urandom(16).hex(),
             "version": __version__,
             "now": inputs.now.isoformat(),
             "session_id": inputs.request.session_id,
             "locale": template.locale,
-            "strategy": config.to_dict()["strategy"],
-            "config_hash": config.hash,
+            "strategy": config.strategy if isinstance(config.strategy, str) else config.to_dict()["strategy"],
+            "config_hash": self._config_hash if config is self.config else config.hash,
+            "prefix_hash": hashlib.blake2b(prefix.encode(), digest_size=8).hexdigest(),
             "tokenizer": self.counter.name,
             "model": getattr(encoder, "name", None),
             "model_fingerprint": getattr(encoder, "fingerprint", None),
@@ -409,19 +334,3 @@ def _refuse_planned(config: ContextConfig) -> None:
         problems.append("include: leaving parts out is not built yet; leave it empty")
     if problems:
         raise ConfigError(problems)
-
-
-def _tool_spec(
-    name: str, kind: str, tool: Any, config: ContextConfig, encoder: Callable[[], Encoder], keys: Mapping[str, Any]
-) -> SourceSpec:
-    own = getattr(tool, "candidates", None)  # this package's tools hand over vectors and need no time limit
-    if callable(own):
-        return SourceSpec(
-            name, kind, lambda request: own(request.user_query, now=request.now, encoder=encoder(), **keys)
-        )
-    return SourceSpec(
-        name,
-        kind,
-        lambda request: tool.run({"action": "search", "query": request.user_query, **keys}),
-        config.source_timeout,
-    )

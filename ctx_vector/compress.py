@@ -77,12 +77,17 @@ class Shortener:
     def _summary(self, body: str, room: int, measure: Callable[[str], int]) -> str:
         assert self.summarizer is not None
         allowed = room - measure("")
+        if allowed <= 0:
+            return ""
         try:
             summary = normalise(self.summarizer(body, allowed))
         except Exception as error:  # a caller's function may raise anything; a build does not fail for it
-            _log.warning("the summarizer failed (%s: %s); truncating instead", type(error).__name__, error)
+            _log.warning("the summarizer failed (%s: %s); it is not used", type(error).__name__, error)
             return ""
-        return self._cut(summary, room, measure)
+        if measure(summary) > room:
+            _log.warning("the summarizer gave more than the %d tokens it was allowed; it is not used", allowed)
+            return ""
+        return summary
 
     def _scores(self, parts: Sequence[str]) -> list[float]:
         if self.encoder is not None and self.query.strip():

@@ -10,23 +10,31 @@ source its kind wins, and a stored `type` or `section` stays as data under `meta
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ctx_vector.errors import InputError
 from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket, Message, as_utc
 from ctx_vector.stages import Request
+from ctx_vector.trim import turns_of
 
 _log = logging.getLogger("ctx_vector.gather")
 
+# "Error: no index", "ValueError: x", "❌ 搜索记忆失败: ...", but not "Error handling in FastAPI ..."
 _ERROR_TEXT: Final = re.compile(
-    r"\W*(?:error|exception|traceback|failed|failure)\b|\W*(?:错误|出错|异常|失败|\w{1,4}失败)", re.I
+    r"\W*(?:\w*(?:error|exception|failure|failed)\s*(?:[:：]|\Z)"
+    r"|error\s+(?:executing|calling|running|while|during|occurred)\b|failed\s+to\b|traceback \(most recent"
+    r"|\w{0,8}(?:错误|出错|异常|失败)\s*(?:[:：，,。!！]|\Z))",
+    re.I,
 )
+#: Roles whose messages answer a tool call.
+TOOL_ROLES: Final = ("tool", "function")
 _RESERVED: Final = ("type", "section")
 _CONTENT_KEYS: Final = ("content", "text", "page_content")
 _SCORE_KEYS: Final = ("relevance_score", "score", "relevance")
@@ -49,6 +57,15 @@ class Fault:
     """What went wrong with a source; `reason` is `fault` or `timeout`."""
 
     source: str
+    reason: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A message of the history that is no candidate, and why."""
+
+    candidate: Candidate
     reason: str
     detail: str
 
@@ -82,9 +99,11 @@ class _Answer:
         try:
             value = self.spec.load(request)
             if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping, Sequence)):
-                value = list(value)
+                value = [value] if _get(value, _CONTENT_KEYS) is not None else list(value)
             self.value = value
-        except Exception as error:  # whatever a source raises is its fault, not the build's
+        except BaseException as error:  # whatever a source raises is its fault, not the build's
+            if self._thread is None and not isinstance(error, Exception):
+                raise  # an interrupt in the caller's own thread is no source's fault
             self.error = error
         self.milliseconds = (time.perf_counter() - self.started) * 1000
 
@@ -111,37 +130,36 @@ def gather(specs: Sequence[SourceSpec], request: Request) -> Gathered:
         spec = answer.spec
         fault = answer.fault()
         gathered.milliseconds[spec.name] = gathered.milliseconds.get(spec.name, 0.0) + answer.milliseconds
-        if fault is None:
-            try:
-                found = candidates_of(answer.value, spec.kind, spec.name)
-            except InputError as error:
-                if spec.kind is None:
-                    raise
-                fault = Fault(spec.name, "fault", str(error))
-        if fault is not None:
+        faults = [fault] if fault else _take(answer, gathered.candidates)
+        for fault in faults:
             _log.warning("source %s: %s: %s", fault.source, fault.reason, fault.detail)
-            gathered.faults.append(fault)
-            continue
-        gathered.candidates += [replace(item, rank=len(gathered.candidates) + n) for n, item in enumerate(found)]
+        gathered.faults += faults
     return gathered
 
 
-def candidates_of(value: Any, kind: str | None, source: str) -> list[Candidate]:
-    """Return the candidates in what a source gave: one packet, mapping, object or text, or a sequence of them.
+def _take(answer: _Answer, candidates: list[Candidate]) -> list[Fault]:
+    """Add what a source gave to `candidates`: one packet, mapping, object or text, or a sequence of them.
 
-    Raises InputError for something that has no text.
+    An item without a text is a fault of its own; the others count.
     """
+    value, spec, faults = answer.value, answer.spec, []
     if value is None:
         return []
     if isinstance(value, (str, Mapping, ContextPacket, Candidate)) or not isinstance(value, Sequence):
         value = [value]
-    return [_candidate(item, kind, source) for item in value]
+    for number, item in enumerate(value):
+        try:
+            candidates.append(_candidate(item, spec, len(candidates)))
+        except Exception as error:  # an item may be any object, and its attributes may raise anything
+            faults.append(Fault(spec.name, "fault", f"item {number}: {error}"))
+    return faults
 
 
-def _candidate(item: Any, kind: str | None, source: str) -> Candidate:
+def _candidate(item: Any, spec: SourceSpec, rank: int) -> Candidate:
     if isinstance(item, Candidate):
-        return replace(item, packet=_own(item.packet, kind), source=source)
-    return Candidate(_own(packet_of(item), kind), source)
+        message = item.message if spec.kind == TYPE_HISTORY else None
+        return Candidate(_own(item.packet, spec.kind), spec.name, rank, item.vectors, message)
+    return Candidate(_own(packet_of(item), spec.kind), spec.name, rank)
 
 
 def _own(packet: ContextPacket, kind: str | None) -> ContextPacket:
@@ -160,7 +178,7 @@ def _own(packet: ContextPacket, kind: str | None) -> ContextPacket:
 def _get(item: Any, names: Sequence[str]) -> Any:
     for name in names:
         value = item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
-        if value is not None:
+        if value is not None and not callable(value):
             return value
     return None
 
@@ -180,7 +198,7 @@ def packet_of(item: Any) -> ContextPacket:
     metadata = dict(metadata) if isinstance(metadata, Mapping) else {}
     for name in ("id", "importance", "source", "type", "memory_type"):
         value = _get(item, (name,))
-        if value is not None and not callable(value):
+        if value is not None:
             metadata.setdefault(name, value)
     try:
         stamp = as_utc(_get(item, ("timestamp", "created_at")))
@@ -189,17 +207,44 @@ def packet_of(item: Any) -> ContextPacket:
     return ContextPacket(content, stamp, None, _get(item, _SCORE_KEYS), metadata)
 
 
-def history_candidates(messages: Sequence[Any], query: str) -> tuple[list[Candidate], list[Candidate]]:
-    """Return the messages of a conversation as candidates, and apart the one that only repeats the query."""
+def history_candidates(messages: Sequence[Any], query: str) -> tuple[list[Candidate], list[LeftOut]]:
+    """Return the messages of a conversation as candidates, and apart those that must not stand in the context: the last
+    one when it only repeats the query, and tool results whose call is not there.
+
+    Raises InputError for a message that is none.
+    """
     said = [Message.of(item) for item in messages]
-    made = [
-        Candidate(
-            ContextPacket(message.text, message.timestamp, metadata={"type": TYPE_HISTORY, "role": message.role}),
-            "history",
-            message=message,
-        )
-        for message in said
-    ]
-    if said and said[-1].role == "user" and query.strip() and said[-1].text.strip() == query.strip():
-        return made[:-1], made[-1:]
-    return made, []
+    kept: list[Candidate] = []
+    left_out: list[LeftOut] = []
+    last = said[-1] if said else None
+    for turn in turns_of(said):
+        calls: set[str] = set()
+        for place, index in enumerate(turn):
+            message = said[index]
+            calls |= _call_ids(message, index)
+            packet = ContextPacket(
+                message.text, message.timestamp, metadata={"type": TYPE_HISTORY, "role": message.role}
+            )
+            candidate = Candidate(packet, "history", message=message)
+            asked = message.tool_call_id in calls if message.tool_call_id else place > 0
+            if message.role in TOOL_ROLES and not asked:
+                left_out.append(LeftOut(candidate, "window", "a tool result without its call"))
+            elif (
+                message is last and message.role == "user" and query.strip() and packet.content.strip() == query.strip()
+            ):
+                left_out.append(LeftOut(candidate, "duplicate", "repeats the query"))
+            else:
+                kept.append(candidate)
+    return kept, left_out
+
+
+def _call_ids(message: Message, index: int) -> set[str]:
+    calls = message.tool_calls or ()
+    try:
+        json.dumps(list(calls))
+        return {str(call.get("id")) for call in calls}
+    except (TypeError, ValueError, AttributeError):
+        raise InputError(
+            f"conversation_history[{index}].tool_calls: expected JSON-ready mappings such as "
+            f'{{"id": ..., "function": {{"name": ..., "arguments": ...}}}}, got {calls!r:.80}'
+        ) from None

@@ -41,7 +41,6 @@ class Piece:
     message: Mapping[str, Any] | None = None
     message_tokens: int = 0
     cite: str = ""
-    owner: Any = None
 
 
 @dataclass(slots=True, eq=False)
@@ -50,9 +49,10 @@ class _Group:
     chat: bool = False  # becomes messages of their own
     numbered: bool = False
     pieces: list[Piece] = field(default_factory=list)
-    message_tokens: int = 0
     keys: list[tuple[Any, ...]] = field(default_factory=list)
-    tokens: int = 0
+    label_tokens: list[int] = field(default_factory=list)  # of numbered groups
+    tokens: int = 0  # of the pieces and labels
+    message_tokens: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -107,6 +107,7 @@ class Layout:
         self._overhead = counter.count_messages([{"role": "system", "content": ""}]) - counter.count_messages([])
         self._base = counter.count_messages([])
         self._rule = counter.count(RULE)
+        self._frame = sum(counter.count(texts[name] + "\n") for name in ("intro", "closing")) if numbered else 0
         self._sections: dict[str, _Section] = {}
         for name in (ROLE, TASK, STATE, *extras, EVIDENCE, CONTEXT, OUTPUT):
             header = f"[{name}]\n"
@@ -122,15 +123,18 @@ class Layout:
             else:
                 section.groups = {"items": _Group(chat=name == TASK)}
             self._sections[name] = section
-        self._costs = {name: self._cost(section) for name, section in self._sections.items()}
+        self._costs = {name: (0, 0, 0, 0) for name in self._sections}
+        self._sums = (0, 0, 0, 0)
         self._fixed = (0, 0)
+        for name in self._sections:
+            self._recount(name)
 
     # -- sizes ---------------------------------------------------------------------------------------------------
 
     def _end_extra(self, text: str) -> int:
-        """Return what a blank line after `text` adds: 0 or 1 with cl100k. Only its last line matters."""
-        tail = text[text.rfind("\n", 0, -1) + 1 :]
-        return self.counter.count(tail + "\n") - self.counter.count(tail)
+        """Return what a blank line after `text` adds: 0 or 1 with cl100k."""
+        end = _ending(text)
+        return self.counter.count(end + "\n") - self.counter.count(end)
 
     def _label(self, number: int, piece: Piece) -> str:
         return self.texts["source"].format(n=number, cite=f": {piece.cite}" if piece.cite else "") + "\n"
@@ -162,8 +166,7 @@ class Layout:
             if not count or (group.chat and not chat):
                 continue
             if group.numbered:
-                tokens += sum(self.counter.count(self._label(n, piece)) for n, piece in enumerate(group.pieces, 1))
-                tokens += sum(self.counter.count(self.texts[name] + "\n") for name in ("intro", "closing"))
+                tokens += self._frame
             elif group.rule:
                 tokens += self._rule * (count if last else count - 1)
             tokens += group.tokens
@@ -193,12 +196,7 @@ class Layout:
 
     def size(self) -> Size:
         """Return the exact size of what has been put in so far."""
-        text = messages = headers = message_headers = 0
-        for cost in self._costs.values():
-            text += cost[0]
-            messages += cost[1]
-            headers += cost[2]
-            message_headers += cost[3]
+        text, messages, headers, message_headers = self._sums
         messages += self._base + (0 if self.split else self._overhead)
         return Size(text, messages, text - headers - self._fixed[0], messages - message_headers - self._fixed[1])
 
@@ -222,16 +220,41 @@ class Layout:
         target.keys.insert(at, piece.order)
         target.tokens += piece.tokens
         target.message_tokens += piece.message_tokens
-        self._costs[section] = self._cost(self._sections[section])
+        if target.numbered:
+            self._relabel(target, at)
+        self._recount(section)
 
     def remove(self, section: str, group: str, piece: Piece) -> None:
         """Take a piece out again."""
         target = self._sections[section].groups[group]
-        at = target.pieces.index(piece)
+        at = bisect.bisect_left(target.keys, piece.order)
+        while target.pieces[at] is not piece:
+            at += 1
         del target.pieces[at], target.keys[at]
         target.tokens -= piece.tokens
         target.message_tokens -= piece.message_tokens
-        self._costs[section] = self._cost(self._sections[section])
+        if target.numbered:
+            self._relabel(target, at)
+        self._recount(section)
+
+    def _relabel(self, group: _Group, start: int) -> None:
+        """Count the labels anew from the piece at `start` on; those before keep their numbers."""
+        group.tokens -= sum(group.label_tokens[start:])
+        del group.label_tokens[start:]
+        for number, piece in enumerate(group.pieces[start:], start + 1):
+            group.label_tokens.append(self.counter.count(self._label(number, piece)))
+        group.tokens += sum(group.label_tokens[start:])
+
+    def _recount(self, name: str) -> None:
+        before, after = self._costs[name], self._cost(self._sections[name])
+        self._costs[name] = after
+        text, messages, headers, message_headers = self._sums
+        self._sums = (
+            text + after[0] - before[0],
+            messages + after[1] - before[1],
+            headers + after[2] - before[2],
+            message_headers + after[3] - before[3],
+        )
 
     # -- rendering -----------------------------------------------------------------------------------------------
 
@@ -239,10 +262,30 @@ class Layout:
         body = "".join(text for text, _, _ in self._lines(section, chat=chat))
         return section.header + body if body or section.always else ""
 
+    def _segments(self, *, chat: bool) -> list[str]:
+        """Return the sections, all but the last with the blank line that closes it; `chat` as in `_lines`."""
+        texts = [
+            self._section_text(section, chat=chat)
+            for section in self._sections.values()
+            if chat or section.name != TASK
+        ]
+        *before, last = filter(None, texts)
+        return [*(text + "\n" for text in before), last]
+
     def text(self) -> str:
         """Return the whole context."""
-        texts = (self._section_text(section, chat=True) for section in self._sections.values())
-        return "\n".join(text for text in texts if text)
+        return "".join(self._segments(chat=True))
+
+    def recount(self) -> tuple[int, int]:
+        """Count text and messages anew, as rendered, without the sums kept so far.
+
+        Where counts add it goes section by section: those that stand in both are counted once.
+        """
+        if not self.counter.additive or self.split:
+            return self.counter.count(self.text()), self.counter.count_messages(self.messages())
+        system = sum(self.counter.count(segment) for segment in self._segments(chat=False))
+        rest = self.counter.count_messages([{"role": "system", "content": ""}, *self.messages()[1:]])
+        return sum(self.counter.count(segment) for segment in self._segments(chat=True)), system + rest
 
     def bodies(self) -> dict[str, str]:
         """Return the body of each section in the text, without its header."""
@@ -254,13 +297,11 @@ class Layout:
 
     def messages(self) -> list[dict[str, Any]]:
         """Return the chat messages."""
-        system = [
-            text
-            for name, section in self._sections.items()
-            if name != TASK and (text := self._section_text(section, chat=False))
-        ]
-        if not self.split:
-            system = ["\n".join(system)]
+        system = self._segments(chat=False)
+        if self.split:
+            system = [text[:-1] for text in system[:-1]] + system[-1:]
+        else:
+            system = ["".join(system)]
         messages: list[dict[str, Any]] = [{"role": "system", "content": text} for text in system]
         for name in (CONTEXT, TASK):
             for group in self._sections[name].groups.values():
@@ -300,3 +341,15 @@ class Layout:
                     shares[id(piece)] = pending + tokens
                     pending = 0
         return shares
+
+
+def _ending(text: str) -> str:
+    """Return the end of a text that decides what a line break after it costs: its last marks, without the word before.
+
+    cl100k never joins a word or a number with what follows it; marks it joins with the blank before and the line
+    breaks after.
+    """
+    at = len(text.rstrip())
+    while at and not (text[at - 1].isalnum() or text[at - 1].isspace()):
+        at -= 1
+    return text[at - 1 :] if at and text[at - 1] == " " else text[at:]

@@ -1,13 +1,16 @@
 """Ranking, the first half of selecting: score every candidate, drop what no budget could save, sort the rest.
 
 score = relevance_weight * relevance + recency_weight * recency. Order: score descending, newer first, id, order of
-gathering. Dropped here: `empty`, `expired`, `below_floor`, and `duplicate` for the same text twice in a section (but
-never what the caller gave as custom packets). System instructions, state and history are not subject to the floor.
+gathering. Dropped here: `empty`, `expired`, `window` (older than the newest turns of the history), `below_floor`, and
+`duplicate` for the same text twice in a section (but never what the caller gave as custom packets). System
+instructions, state and history are not subject to the floor.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
+import math
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +24,7 @@ from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, Candidate,
 from ctx_vector.recency import recency
 from ctx_vector.stages import Candidates, Query, Scorer
 from ctx_vector.structure import Template, slot_of
+from ctx_vector.trim import turns_of, window
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,17 +33,19 @@ if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
 
 MOST_WINDOWS: Final = 8
-_SAMPLE_CHARS: Final = 4_000
+_SAMPLES: Final = 16
+_SAMPLE_CHARS: Final = 250
 _DISTANT_PAST: Final = datetime(1, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True, eq=False)
 class Ranked:
-    """A candidate with its scores and, in the end, its fate."""
+    """A candidate with its scores and, in the end, its fate. `body` is what it says, normalised and not escaped."""
 
     candidate: Candidate
     section: str
     group: str
+    body: str = ""
     relevance: float = 0.0
     recency: float = 0.0
     score: float = 0.0
@@ -47,13 +53,14 @@ class Ranked:
     piece: Piece | None = None
     action: str = "dropped"
     reason: str = ""
+    turn: int = -1
+    order: tuple[float, float, str, int] = (0.0, 0.0, "", 0)
 
-    @property
-    def order(self) -> tuple[float, float, str, int]:
-        """Sorts best first: score, newer, id, order of gathering."""
+    def set_order(self) -> None:
+        """Set the key that sorts best first: score, newer, id, order of gathering."""
         stamp = self.candidate.packet.timestamp
         age = -(stamp - _DISTANT_PAST).total_seconds() if stamp else float("-inf")
-        return -self.score, age, self.candidate.packet.id, self.candidate.rank
+        self.order = (-self.score, age, self.candidate.packet.id, self.candidate.rank)
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -96,21 +103,30 @@ class Ranked:
 def windows(text: str, encoder: Encoder) -> list[str]:
     """Return the text itself, or at most 8 windows of an over-long one: first, last, the others evenly spaced.
 
-    The number of model tokens of a long text is estimated from its first 4,000 characters.
+    Windows are equally long in model tokens, not in characters: how dense each sixteenth of the text is, is estimated
+    from its first characters, 4,000 in all.
     """
     limit = encoder.max_tokens
     if len(text) < limit:  # a token is hardly ever shorter than a character
         return [text]
-    sample = text[:_SAMPLE_CHARS]
-    tokens = encoder.count_tokens([sample])[0]
-    if len(sample) == len(text) and tokens <= limit:
+    import numpy as np
+
+    bounds = [len(text) * n // _SAMPLES for n in range(_SAMPLES + 1)]
+    spans = list(itertools.pairwise(bounds))
+    samples = [text[start : min(stop, start + _SAMPLE_CHARS)] for start, stop in spans]
+    empty, *counts = encoder.count_tokens(["", *samples])
+    tokens = [
+        max(1, count - empty) * (stop - start) / len(sample)
+        for count, (start, stop), sample in zip(counts, spans, samples, strict=True)
+    ]
+    upto = np.cumsum([0.0, *tokens])
+    width = 0.95 * limit
+    if upto[-1] + empty <= (limit if len(text) <= _SAMPLES * _SAMPLE_CHARS else width):
         return [text]
-    width = max(1, int(len(sample) * limit * 0.95 / max(1, tokens)))
-    if width >= len(text):
-        return [text]
-    count = min(MOST_WINDOWS, -(-len(text) // width))
-    last = len(text) - width
-    return [text[start : start + width] for start in (round(last * n / (count - 1)) for n in range(count))]
+    count = max(2, min(MOST_WINDOWS, math.ceil(upto[-1] / width)))
+    starts = np.linspace(0.0, max(0.0, upto[-1] - width), count)
+    cuts = np.rint(np.interp([*starts, *(starts + width)], upto, bounds)).astype(int)
+    return [text[start:stop] for start, stop in zip(cuts[:count], cuts[count:], strict=True)]
 
 
 def rank(
@@ -125,14 +141,19 @@ def rank(
 
     Scorer and encoder are asked for only when a candidate needs them.
     """
-    rows = [Ranked(candidate, *slot_of(candidate.packet)) for candidate in candidates]
+    rows = [
+        Ranked(candidate, *slot_of(candidate.packet), template.body(candidate.packet, candidate.message))
+        for candidate in candidates
+    ]
     for row in rows:
-        packet = row.candidate.packet
-        if not template.body(row.candidate):
+        if not row.body:
             row.drop("empty", "nothing to show")
-        elif (expires := packet.meta.get("expires_at")) is not None and _expired(expires, now):
+        elif (expires := row.candidate.packet.meta.get("expires_at")) is not None and _expired(expires, now):
             row.drop("expired", f"expired at {expires}")
-    _score([row for row in rows if not row.reason], template.query, config, now, scorer, encoder)
+    _cut_window([row for row in rows if row.candidate.message is not None and not row.reason], config.history_limit)
+    _score(rows, template.query, config, now, scorer, encoder)
+    for row in rows:
+        row.set_order()
     rows.sort(key=lambda row: row.order)
     seen: dict[tuple[str, bytes], str] = {}
     for row in rows:
@@ -149,6 +170,17 @@ def rank(
             else:
                 seen[key] = f"{row.candidate.source}:{packet.id}"
     return rows
+
+
+def _cut_window(history: Sequence[Ranked], limit: int) -> None:
+    """Number the turns of a conversation, and drop what is older than its newest turns of `limit` messages."""
+    turns = turns_of([row.candidate.message for row in history if row.candidate.message is not None])
+    first = window(turns, limit)
+    for number, turn in enumerate(turns):
+        for index in turn:
+            history[index].turn = number
+            if number < first:
+                history[index].drop("window", f"older than the newest {limit} messages in whole turns")
 
 
 def _expired(value: object, now: datetime) -> bool:
@@ -181,7 +213,7 @@ def _score(
             row.relevance = packet.relevance
         elif packet.type == TYPE_HISTORY and config.history_relevance is not None:
             row.relevance = config.history_relevance
-        elif query.strip():
+        elif query.strip() and not row.reason:  # what is dropped already is not worth an encoding
             unscored.append(row)
     if unscored:
         _score_texts(unscored, query, scorer(), encoder)

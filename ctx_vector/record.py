@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ctx_vector.config import ContextConfig
-from ctx_vector.gather import Gathered, SourceSpec
+from ctx_vector.gather import Gathered, LeftOut, SourceSpec
 from ctx_vector.layout import CONTEXT, EVIDENCE, Layout
 from ctx_vector.packets import Budget, BuiltContext, Candidate, ContextPacket, Decision, SourceUse
 from ctx_vector.ranking import Ranked
@@ -29,7 +29,7 @@ def make_record(
     config: ContextConfig,
     specs: Sequence[SourceSpec],
     gathered: Gathered,
-    repeated: Sequence[Candidate],
+    left_out: Sequence[LeftOut],
     ranked: Sequence[Ranked],
     chosen: Sequence[Ranked],
     layout: Layout,
@@ -42,12 +42,12 @@ def make_record(
 ) -> BuiltContext:
     """Return the BuiltContext of a finished layout; `sizes` are the counted tokens of text and messages.
 
-    `ranked` are all candidates with their fates, `chosen` the kept ones in order of choice, `repeated` history messages
-    that only repeat the query.
+    `ranked` are all candidates with their fates, `chosen` the kept ones in order of choice, `left_out` history messages
+    that were none.
     """
     shares = layout.shares()
     kept = tuple(row.decision(shares) for row in chosen)
-    dropped = tuple(_dropped(ranked, gathered, repeated))
+    dropped = tuple(_dropped(ranked, gathered, left_out))
     rows = layout.rows()
     joins = sizes[0] - sum(tokens for _, tokens, _ in rows)
     if joins:  # only with tokenizers whose counts do not add
@@ -69,7 +69,7 @@ def make_record(
         dropped=dropped,
         budget=Budget(config.max_tokens, used, *sizes, config.shared_limit, _uses(specs, gathered, kept, dropped)),
         stats={
-            "gathered": len(gathered.candidates) + len(repeated),
+            "gathered": len(gathered.candidates) + len(left_out),
             "selected": len(kept),
             "dropped": reasons,
             "usage_rate": round(used / config.max_tokens, 4),
@@ -82,14 +82,14 @@ def make_record(
     )
 
 
-def _dropped(ranked: Sequence[Ranked], gathered: Gathered, repeated: Sequence[Candidate]) -> list[Decision]:
+def _dropped(ranked: Sequence[Ranked], gathered: Gathered, left_out: Sequence[LeftOut]) -> list[Decision]:
     dropped = [row.decision({}) for row in ranked if row.piece is None]
     for fault in gathered.faults:
         nothing = Candidate(ContextPacket(""), fault.source)
         dropped.append(replace(Ranked(nothing, "", "").decision({}), reason=fault.reason, detail=fault.detail))
-    for item in repeated:
-        row = Ranked(item, *slot_of(item.packet)).decision({})
-        dropped.append(replace(row, reason="duplicate", detail="repeats the query"))
+    for item in left_out:
+        row = Ranked(item.candidate, *slot_of(item.candidate.packet)).decision({})
+        dropped.append(replace(row, reason=item.reason, detail=item.detail))
     return dropped
 
 

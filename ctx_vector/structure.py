@@ -60,6 +60,8 @@ TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
         "closing": "如果以上资料不能回答问题，请明确说明。",
     },
 }
+#: What an empty answer to a tool call shows, for a call must not stay without its answer.
+NO_OUTPUT: Final = "(no output)"
 _NUMBERED_LABEL = re.compile(r"\[(?:Source |资料)\d+(?:: .*)?\]")
 
 
@@ -105,16 +107,23 @@ def state_text(state: str | Mapping[str, Any]) -> str:
     return state
 
 
+def shown_text(text: str) -> str:
+    """Return a text as it is shown, not yet escaped; "" when there is nothing in it to see."""
+    return normalise(text) if text.strip() else ""
+
+
 def message_body(message: Message) -> str:
     """Return a message's text for the Context section; tool calls show as `name(arguments)` lines."""
-    lines = [text] if (text := normalise(message.text)) else []
+    lines = [text] if (text := shown_text(message.text)) else []
     for call in message.tool_calls or ():
-        function = call.get("function", call)
+        function = call.get("function")
+        if not isinstance(function, Mapping):
+            function = call
         arguments = function.get("arguments", "")
         if not isinstance(arguments, str):
             arguments = json.dumps(arguments, ensure_ascii=False)
-        lines.append(f"{single_line(str(function.get('name', 'tool')))}({single_line(arguments)})")
-    return "\n".join(lines)
+        lines.append(f"{single_line(str(function.get('name') or 'tool'))}({single_line(arguments)})")
+    return "\n".join(lines) or (NO_OUTPUT if message.tool_call_id else "")
 
 
 class Template:
@@ -126,7 +135,8 @@ class Template:
         self.query = query
         self.locale = locale_of(query) if config.locale == "auto" else config.locale
         self.texts = TEXTS[self.locale]
-        self.labels = tuple(sorted({role_label(role) for role in roles}))
+        self._role_labels = {role: role_label(role) for role in roles}
+        self.labels = tuple(sorted(set(self._role_labels.values())))
 
     def layout(self, extras: Sequence[str]) -> Layout:
         """Return an empty layout with Task and Output in it."""
@@ -137,7 +147,7 @@ class Template:
             numbered=self.config.evidence_style == "numbered",
             extras=extras,
         )
-        if body := normalise(self.query):
+        if body := shown_text(self.query):
             message = {"role": "user", "content": self.query}
             layout.add(TASK, "items", self._piece(escape(body), message=message))
         first = self.texts["output"] if self.config.output_instructions is None else None
@@ -154,36 +164,49 @@ class Template:
             cost = self.counter.count_messages([message]) - self.counter.count_messages([])
         return Piece(text, self.counter.count(text), message=message, message_tokens=cost, **fields)
 
-    def body(self, candidate: Candidate) -> str:
-        """Return what a candidate says, normalised and not yet escaped; "" when it says nothing."""
-        if candidate.message is not None:
-            return message_body(candidate.message)
-        return normalise(candidate.packet.content)
+    @staticmethod
+    def body(packet: ContextPacket, message: Message | None = None) -> str:
+        """Return what a packet says, normalised and not yet escaped; "" when it says nothing."""
+        return message_body(message) if message is not None else shown_text(packet.content)
 
-    def piece(self, candidate: Candidate, order: tuple[Any, ...], *, short: str | None = None) -> Piece:
-        """Return the piece of a candidate; `short` is a shortened body, which gets the marker of compression."""
-        section, group = slot_of(candidate.packet)
-        body = self.body(candidate) if short is None else short
-        marker = "" if short is None else self.texts["compressed"]
-        cite = single_line(str(candidate.packet.meta.get("cite", ""))) if self.config.citations else ""
-        if section != CONTEXT:
-            text = "\n".join(line for line in (escape(body), marker) if line)
-            if cite and section == EVIDENCE and not (group == "items" and self.config.evidence_style == "numbered"):
+    def piece(
+        self, candidate: Candidate, slot: tuple[str, str], order: tuple[Any, ...], body: str, *, shortened: bool = False
+    ) -> Piece:
+        """Return the piece of a candidate that says `body`, in its slot (section, group).
+
+        A shortened body gets the marker of compression.
+        """
+        section, group = slot
+        marker = self.texts["compressed"] if shortened else ""
+        text = escape(body, self.labels if section == CONTEXT else None)
+        if marker:
+            text = f"{text}\n{marker}" if text else marker
+        if section == EVIDENCE and self.config.citations:
+            cite = single_line(str(candidate.packet.meta.get("cite", "")))
+            if cite and not (group == "items" and self.config.evidence_style == "numbered"):
                 text = self.texts["cite"].format(cite=cite) + "\n" + text
             return self._piece(text, order=order, cite=cite)
-        text = "\n".join(line for line in (escape(body, self.labels), marker) if line)
         if group == "memory":
-            return self._piece(f"{self.texts['memory']}: {text}", order=order)
-        if group == "general":
+            text = f"{self.texts['memory']}: {text}"
+        if group != "history":
             return self._piece(text, order=order)
-        message = candidate.message or Message(candidate.packet.content, str(candidate.packet.meta.get("role", "user")))
+        message = candidate.message or Message(
+            candidate.packet.content, str(candidate.packet.meta.get("role") or "user")
+        )
         sent: dict[str, Any] = {"role": message.role, "content": message.text}
-        if short is not None:
-            sent["content"] = "\n".join(line for line in (short, marker) if line)
+        if shortened:
+            sent["content"] = f"{body}\n{marker}" if body else marker
+        elif body == NO_OUTPUT:
+            sent["content"] = body
         for name in ("name", "tool_calls", "tool_call_id"):
             if value := getattr(message, name):
                 sent[name] = value
-        return self._piece(f"{role_label(message.role)}: {text}", message=sent, order=order)
+        return self._piece(f"{self._label(message.role)}: {text}", message=sent, order=order)
+
+    def _label(self, role: str) -> str:
+        if role not in self._role_labels:
+            self._role_labels[role] = role_label(role)
+        return self._role_labels[role]
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,30 +225,26 @@ def parse_context(text: str, roles: Iterable[str] = ()) -> list[tuple[str, list[
     """
     labels = tuple(sorted({role_label(role) for role in roles}))
     sections: list[tuple[str, list[str]]] = []
+    before = ""
     for line in text.split("\n")[:-1]:
-        inner = bool(sections) and sections[-1][0] == EVIDENCE and not _is_section_header(line)
-        if line.startswith("[") and line.endswith("]") and not inner and line not in _MARKERS:
-            if sections and sections[-1][1] and sections[-1][1][-1] == "":
+        # only a section's header stands after a blank line: labels and markers follow a rule, a header or text
+        if not before and line.startswith("[") and line.endswith("]"):
+            if sections:
                 sections[-1][1].pop()  # the blank line that joins sections
             sections.append((line[1:-1], []))
         elif sections:
             sections[-1][1].append(line)
+        before = line
     return [(name, _parse_items(name, lines, labels)) for name, lines in sections]
 
 
-_MARKERS: Final = frozenset(texts["compressed"] for texts in TEXTS.values())
-
-
-def _is_section_header(line: str) -> bool:
-    return line in (f"[{CONTEXT}]", f"[{OUTPUT}]")
-
-
 def _parse_items(section: str, lines: list[str], labels: tuple[str, ...]) -> list[ParsedItem]:
-    if section in (TASK, STATE, OUTPUT):
+    if section in (TASK, OUTPUT):
         body = "\n".join(lines)
         return [ParsedItem("", unescape(body))] if body else []
     context = section == CONTEXT
-    if section == EVIDENCE and lines and lines[0] in {texts["intro"] for texts in TEXTS.values()}:
+    intros = {texts["intro"] for texts in TEXTS.values()}
+    if section == EVIDENCE and lines[:1] and lines[0] in intros and _NUMBERED_LABEL.fullmatch("".join(lines[1:2])):
         lines = _open_numbered(lines)
     starts = {f"{label}: " for label in (*FIXED_LABELS, *labels)} if context else set()
     items: list[tuple[str, list[str]]] = []
@@ -251,7 +270,7 @@ def _parse_items(section: str, lines: list[str], labels: tuple[str, ...]) -> lis
 def _open_numbered(lines: list[str]) -> list[str]:
     """Return the lines of numbered evidence as plain evidence: rules between items, no intro and closing line."""
     closings = {texts["closing"] for texts in TEXTS.values()}
-    last = max(
+    last = min(
         index for index, line in enumerate(lines) if line in closings and lines[index + 1 : index + 2] in ([], ["---"])
     )
     opened: list[str] = []
