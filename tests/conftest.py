@@ -1,0 +1,26 @@
+"""Fixtures that all tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ctx_vector.encoders import load_encoder
+from ctx_vector.onnx_encoder import OnnxEncoder
+
+_SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
+
+
+@pytest.fixture(scope="session")
+def encoder() -> OnnxEncoder:
+    """The default encoder; its model is prepared in this checkout if it is not there yet."""
+    return load_encoder()
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of public data sets beside the checkout, with `datasets` and `corpora` in it."""
+    if not (_SHARED / "datasets").is_dir():
+        pytest.skip("the shared data sets are not beside this checkout (../shared)")
+    return _SHARED
