@@ -9,6 +9,7 @@ from __future__ import annotations
 import codecs
 import hashlib
 import os
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -150,6 +151,12 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
+# What HTML, XML and source files say about themselves; only encodings of plain text are believed.
+_DECLARED = re.compile(
+    rb"(?:charset|coding)[ \t]{0,3}[=:][ \t]{0,3}[\"']?"
+    rb"((?:iso-?8859|latin|windows|cp125|koi8|big5|shift|sjis|euc|gb)[\w-]{0,12})",
+    re.IGNORECASE,
+)
 # The hundred or so most frequent characters are over a third of any Chinese text.
 _FREQUENT = frozenset(
     "的一是不了在人有我他这中大来上国个到说们为子和你地出道也时年得就那要下以生会自着去之过家学对可里后小么心多天而能好都然没日于起还发"
@@ -162,8 +169,9 @@ _PUNCTUATION = frozenset("，。、；：？！“”‘’（）《》【】—
 def decode(data: bytes) -> tuple[str, dict[str, Any]]:
     """Return a file's text and a note: ``{}``, ``{"decoding": "gb18030"}`` or ``{"decoding": "replaced"}``.
 
-    UTF-8 and, with a byte order mark, UTF-16 and UTF-32; else GB18030 where that gives likely Chinese; else UTF-8
-    with U+FFFD for what is not. Raises LoaderError for binary data.
+    UTF-8 and, with a byte order mark, UTF-16 and UTF-32; else the encoding that the file declares, if it is an
+    8-bit or East Asian one; else GB18030 where that gives likely Chinese; else UTF-8 with U+FFFD for what is not.
+    Raises LoaderError for binary data.
     """
     for mark, encoding in _MARKS:
         if data.startswith(mark):
@@ -175,6 +183,12 @@ def decode(data: bytes) -> tuple[str, dict[str, Any]]:
         return data.decode("utf-8"), {}
     except UnicodeDecodeError:
         pass
+    if declared := _DECLARED.search(data[:1024]):
+        try:
+            name = codecs.lookup(declared.group(1).decode("ascii")).name
+            return data.decode(name), {"decoding": name}
+        except (LookupError, UnicodeDecodeError):
+            pass
     try:
         text = data.decode("gb18030")
         if _likely_chinese(text):

@@ -575,9 +575,11 @@ CHINESE = "我们的产品在中国有很多用户，他们每天都会使用这
         (codecs.BOM_UTF16_BE + "aé中".encode("utf-16-be"), "aé中", {}),
         (CHINESE.encode("gb18030"), CHINESE, {"decoding": "gb18030"}),
         (b"caf\xe9 r\xe9sum\xe9chambre", "caf\ufffd r\ufffdsum\ufffdchambre", {"decoding": "replaced"}),
+        (b'<meta charset="latin1">caf\xe9', '<meta charset="latin1">caf\xe9', {"decoding": "iso8859-1"}),
+        (b"# -*- coding: rot13 -*- \xe9", "# -*- coding: rot13 -*- \ufffd", {"decoding": "replaced"}),
         (CHINESE.encode() * 5 + b"\xff", CHINESE * 5 + "\ufffd", {"decoding": "replaced"}),
     ],
-    ids=["utf-8", "bom", "utf-16", "utf-16-be", "gb18030", "latin-1", "damaged-utf-8"],
+    ids=["utf-8", "bom", "utf-16", "utf-16-be", "gb18030", "latin-1", "declared", "not-believed", "damaged-utf-8"],
 )
 def test_decoding(data, text, note):
     assert decode(data) == (text, note)
