@@ -1,0 +1,54 @@
+"""The Typer application: all commands, and the options that come before a command."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from ctx_vector.cli_build import build
+from ctx_vector.cli_common import out, set_up_logging
+from ctx_vector.cli_doctor import doctor
+from ctx_vector.cli_kb import kb_app
+from ctx_vector.cli_knowledge import index, search
+from ctx_vector.cli_models import models_app
+from ctx_vector.cli_options import keep_lines_of_examples, new_app
+
+app = new_app()
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from ctx_vector import __version__
+
+        out(f"ctx-vector {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what is going on, on stderr.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Builds the context an LLM sees: offline, on a CPU, inside an exact token budget.
+
+    For example:
+      ctx-vector index docs --kb kb
+      ctx-vector search "How do I declare a path parameter?" --kb kb
+      ctx-vector build "如何声明路径参数？" --kb kb --max-tokens 2000 --explain
+
+    Results go to stdout, everything else to stderr. Exit codes: 0; 1 with one line "error: ..."; 2 for wrong usage;
+    130 when interrupted.
+    """
+    set_up_logging(verbose=verbose)
+
+
+keep_lines_of_examples(top)
+app.command()(index)
+app.command()(search)
+app.command()(build)
+app.add_typer(kb_app, name="kb")
+app.add_typer(models_app, name="models")
+app.command()(doctor)

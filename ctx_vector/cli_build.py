@@ -1,0 +1,136 @@
+"""`ctx-vector build`: a context on stdout, and why it is what it is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ctx_vector.cli_common import DEFAULT_KB, UsageError, held_warnings, open_encoder, open_kb, print_json
+from ctx_vector.cli_options import Model, guarded
+
+if TYPE_CHECKING:
+    from ctx_vector.packets import BuiltContext
+
+_FORMATS = ("text", "messages", "json")
+
+
+@guarded
+def build(
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="What the model is to answer.")],
+    kb: Annotated[
+        str | None,
+        typer.Option(
+            "--kb", metavar="DIR", help=f"Folder of the knowledge base. Default: {DEFAULT_KB}, if there is one."
+        ),
+    ] = None,
+    no_kb: Annotated[bool, typer.Option("--no-kb", help="Use no knowledge base.")] = False,
+    history: Annotated[
+        str | None,
+        typer.Option("--history", metavar="FILE", help="Messages so far: JSON lines or a JSON list (-: stdin)."),
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT|@FILE", help="System instructions; never cut.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="JSON|@FILE", help="Task state: a text or a JSON object.")
+    ] = None,
+    document: Annotated[
+        list[str] | None,
+        typer.Option("--document", metavar="FILE", help="One more source of evidence; may be repeated."),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option("--config", metavar="FILE", help="YAML, TOML or JSON with fields of ContextConfig."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", metavar="N", help="Size of the whole context.  [default: 3000]")
+    ] = None,
+    strategy: Annotated[
+        str | None, typer.Option("--strategy", metavar="NAME", help="How relevance is scored.  [default: cosine]")
+    ] = None,
+    fill: Annotated[
+        str | None,
+        typer.Option("--fill", metavar="skip|stop", help="After what does not fit: go on, or end.  [default: skip]"),
+    ] = None,
+    locale: Annotated[
+        str | None, typer.Option("--locale", metavar="auto|en|zh", help="Language of headings.  [default: auto]")
+    ] = None,
+    citations: Annotated[
+        bool | None, typer.Option("--citations/--no-citations", help="Show source:lines before each item.")
+    ] = None,
+    format: Annotated[
+        str, typer.Option("--format", metavar="text|messages|json", help="What to print; json has everything.")
+    ] = "text",
+    explain: Annotated[bool, typer.Option("--explain", help="Add what was kept and dropped, and why.")] = False,
+    now: Annotated[
+        str | None, typer.Option("--now", metavar="TIME", help="Build as if it were this time (ISO 8601).")
+    ] = None,
+    model: Model = None,
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Build the context for a question, inside an exact token budget.
+
+    For example:
+      ctx-vector build "How do I reduce the memory usage of Pandas?" --kb kb --explain
+      ctx-vector build "如何优化Pandas的内存占用？" --kb kb --history chat.jsonl --max-tokens 1500
+    """
+    from ctx_vector.cli_inputs import read_config, read_documents, read_history, read_state, text_argument
+
+    form = "json" if json else format
+    if form not in _FORMATS:
+        raise UsageError(f"--format: expected one of {', '.join(_FORMATS)}, got {format!r}")
+    if kb is not None and no_kb:
+        raise UsageError("--kb and --no-kb: choose one")
+    changes = {
+        "max_tokens": max_tokens,
+        "strategy": strategy,
+        "fill": fill,
+        "locale": locale,
+        "citations": citations,
+    }
+    chosen = read_config(config, changes)
+    given: dict[str, Any] = {
+        "conversation_history": read_history(history),
+        "system_instructions": text_argument(system, "--system"),
+        "state": read_state(state),
+        "now": now,
+    }
+    folder = None if no_kb else kb or (DEFAULT_KB if os.path.exists(os.path.join(DEFAULT_KB, "ctx.sqlite3")) else None)
+    with ExitStack() as stack:
+        builder = _builder(stack, chosen, folder, model)
+        given["documents"] = read_documents(document or (), builder.counter)
+        held = stack.enter_context(held_warnings())
+        built = builder.assemble(query, **given)
+        if explain and form != "json":
+            held.told += [" ".join(text.split()) for text in built.warnings]  # the table shows them
+    _print(built, form)
+    if explain and form != "json":
+        from ctx_vector.cli_explain import show_explanation
+
+        show_explanation(built)
+
+
+def _builder(stack: ExitStack, config: Any, folder: str | None, model: str | None) -> Any:
+    from ctx_vector.builder import ContextBuilder
+
+    ContextBuilder(config=config)  # refuses what is not built yet before a model is loaded
+    if folder is None:
+        needed = config.strategy != "jaccard"
+        return ContextBuilder(config=config, encoder=open_encoder(model) if needed else None)
+    from ctx_vector.tools import RAGTool
+
+    kb = stack.enter_context(open_kb(folder, model))
+    return ContextBuilder(config=config, rag_tool=RAGTool(knowledge=kb), encoder=kb.encoder)
+
+
+def _print(built: BuiltContext, form: str) -> None:
+    if form == "json":
+        print_json(built.to_dict())
+    elif form == "messages":
+        print_json(built.messages)
+    else:
+        sys.stdout.write(built.text if built.text.endswith("\n") else built.text + "\n")

@@ -1,0 +1,249 @@
+"""What all commands share: exit codes, output, log lines, and opening encoders and knowledge bases.
+
+Nothing here needs Typer or Rich: a plain search runs without them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from ctx_vector.errors import CtxVectorError
+
+if TYPE_CHECKING:
+    from ctx_vector.knowledge import KnowledgeBase
+    from ctx_vector.stages import Encoder
+
+DEFAULT_KB: Final = "kb"
+INTERRUPTED: Final = 130
+
+_log = logging.getLogger("ctx_vector")
+
+
+class UsageError(Exception):
+    """The arguments make no sense together: exit code 2."""
+
+
+# -- output ---------------------------------------------------------------------------------------------------------
+
+
+def set_up_streams() -> None:
+    """Never fail on a character: what the terminal's encoding lacks is escaped. Library warnings go to stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")
+    set_up_logging(verbose=False)
+
+
+def out(text: str = "") -> None:
+    """Write a line of the result to stdout."""
+    sys.stdout.write(text + "\n")
+
+
+def note(text: str) -> None:
+    """Write a line that is no result to stderr."""
+    sys.stderr.write(text + "\n")
+
+
+def print_json(value: Any, *, indent: int | None = 2) -> None:
+    """Write a result as JSON, with characters as they are."""
+    out(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+# -- log lines ------------------------------------------------------------------------------------------------------
+
+
+class _Lines(logging.Handler):
+    """Shows records as one line each. While `held` is a list, warnings wait in it (a progress bar is on screen)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[str] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}"
+        if self.held is not None and record.levelno >= logging.WARNING:
+            self.held.append(line)
+        else:
+            note(line)
+
+
+_lines = _Lines()
+
+
+def set_up_logging(*, verbose: bool) -> None:
+    """Show the library's warnings on stderr, with `verbose` its INFO lines too."""
+    if _lines not in _log.handlers:
+        _log.addHandler(_lines)
+        _log.propagate = False
+    _lines.held = None
+    _log.setLevel(logging.INFO if verbose else logging.WARNING)
+
+
+class held_warnings:
+    """Keep warnings back inside the `with`, and show them at its end, but for those that `told` says otherwise."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+
+    def __enter__(self) -> held_warnings:
+        _lines.held = []
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        held, _lines.held = _lines.held or [], None
+        for line in held:
+            if not any(text in line for text in self.told):
+                note(line)
+
+
+# -- exit codes -----------------------------------------------------------------------------------------------------
+
+
+def run(command: Callable[[], int | None]) -> int:
+    """Run a command and return its exit code; what went wrong is told in one line."""
+    try:
+        code = command() or 0
+        sys.stdout.flush()
+        return code
+    except UsageError as error:
+        _complain(str(error))
+        return 2
+    except CtxVectorError as error:
+        _complain(str(error))
+    except KeyboardInterrupt:
+        note("interrupted")
+        return INTERRUPTED
+    except BrokenPipeError:
+        _drop_output()
+    except OSError as error:
+        _complain(explain_os_error(error))
+    except MemoryError:
+        _complain("not enough memory; close other programs, or work on fewer files at a time")
+    except Exception as error:  # a fault of ours: one line for people, everything for whoever asks
+        if _log.isEnabledFor(logging.INFO):
+            raise
+        _complain(
+            f"unexpected {type(error).__name__}: {error}; run it again as ctx-vector -v ... and report what it shows"
+        )
+    return 1
+
+
+def finish(code: int) -> NoReturn:
+    """Flush and exit; a reader that has gone away is no error message."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+        code = code or 1
+    sys.exit(code)
+
+
+def _complain(text: str) -> None:
+    note("error: " + " ".join(text.split()))
+
+
+def _drop_output() -> None:
+    """Send what is still to be written nowhere: the reader (`| head -1`) has what it wants."""
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
+    except (OSError, ValueError):  # a stream without a file, as in tests
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+
+
+def explain_os_error(error: OSError) -> str:
+    """Return what failed and what to do."""
+    import errno
+
+    where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, (str, bytes)) else ""
+    what = error.strerror or str(error)
+    todo = {
+        errno.ENOSPC: "make room on the disk and run it again",
+        errno.EDQUOT: "make room on the disk and run it again",
+        errno.EACCES: "check the permissions",
+        errno.EPERM: "check the permissions",
+        errno.EROFS: "the disk is read-only; choose another folder",
+        errno.ENOENT: "check the path",
+        errno.EISDIR: "give a file",
+        errno.ENOTDIR: "give a folder",
+    }.get(error.errno or 0)
+    return f"{where}{what}" + (f"; {todo}" if todo else "")
+
+
+# -- the library ----------------------------------------------------------------------------------------------------
+
+
+def open_encoder(name: str | None = None) -> Encoder:
+    """Open an encoder; a known model that is used for the first time is prepared, with its steps on stderr."""
+    from ctx_vector.encoders import load_encoder
+    from ctx_vector.model_store import cards, model_dir, read_manifest
+
+    known = {card.lower(): card for card in cards()}
+    card = next(iter(known.values())) if name is None else known.get(name.lower())
+    if card is not None and read_manifest(model_dir(card)) is None:
+        prepare_model(card)
+    return load_encoder(name)
+
+
+def prepare_model(name: str, source: Path | None = None) -> Path:
+    """Prepare a model, with one line on stderr that says how far it is."""
+    from ctx_vector.cli_progress import step_line
+    from ctx_vector.model_store import prepare
+
+    with step_line(f"preparing the model {name}") as tell:
+        return prepare(name, source=source, progress=tell)
+
+
+def open_kb(folder: str | Path, model: str | None = None, *, create: bool = False) -> KnowledgeBase:
+    """Open a knowledge base with the encoder it was made with, or the one named."""
+    from ctx_vector.knowledge import KnowledgeBase
+
+    kb = KnowledgeBase(folder, create=create)
+    wanted = model or own_model(kb)
+    kb.close()
+    return KnowledgeBase(folder, open_encoder(wanted), create=create)
+
+
+def own_model(kb: KnowledgeBase) -> str | None:
+    """Return the name of the model behind a knowledge base if it is one of the known ones."""
+    from ctx_vector.model_store import cards
+
+    name = kb.stats()["model"]
+    return name if name in cards() else None
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 file``, ``1,204 files``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def seconds(value: float) -> str:
+    """Return a time as people say it: ``0.8 s``, ``3 min 20 s``."""
+    if value < 100:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def size(value: float) -> str:
+    """Return bytes as people say them: ``12.3 MB``."""
+    for unit in ("B", "kB", "MB"):
+        if value < 1000:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} GB"
+
+
+def some(names: Iterable[str], most: int = 3) -> str:
+    """Return the first few names, and how many more there are."""
+    listed = list(names)
+    more = len(listed) - most
+    return ", ".join(listed[:most]) + (f" and {more:,} more" if more > 0 else "")

@@ -1,0 +1,52 @@
+"""`ctx-vector doctor`: whether everything is here that is needed, and works."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ctx_vector.cli_common import count, note, out, print_json
+from ctx_vector.cli_options import Json, guarded
+
+
+@guarded
+def doctor(
+    kb: Annotated[str | None, typer.Option("--kb", metavar="DIR", help="Check this knowledge base too.")] = None,
+    json: Json = False,
+) -> int:
+    """Check the installation, the model and, if named, a knowledge base. Exit code 1 if something does not work.
+
+    For example:
+      ctx-vector doctor --kb kb
+    """
+    from ctx_vector.cli_checks import all_checks
+
+    found = []
+    for check in all_checks(kb):
+        if sys.stderr.isatty() and not json:
+            sys.stderr.write(f"\r\x1b[Kchecking {check.name} ...")
+            sys.stderr.flush()
+        found.append(check.run())
+    if sys.stderr.isatty() and not json:
+        sys.stderr.write("\r\x1b[K")
+    failed = [row for row in found if row.status == "fail"]
+    warned = [row for row in found if row.status == "warn"]
+    if json:
+        print_json({"ok": not failed, "checks": [row.to_dict() for row in found]})
+    else:
+        from ctx_vector.cli_tables import show_table
+
+        show_table(
+            ["", "check", "result"],
+            [[row.status, row.name, row.detail + (f"\n→ {row.todo}" if row.todo else "")] for row in found],
+            styles={"ok": "green", "warn": "yellow", "fail": "bold red"},
+            folding=("result",),
+        )
+        if not failed:
+            out("all is well" if not warned else f"it works, with {count(len(warned), 'warning')}")
+    if failed:
+        names = ", ".join(row.name for row in failed)
+        note(f"error: {count(len(failed), 'check')} failed ({names}); see above what to do")
+    return 1 if failed else 0

@@ -1,0 +1,56 @@
+"""What the Typer commands share: options with one meaning everywhere, and the guard around each command."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from ctx_vector.cli_common import run
+
+Kb = Annotated[str, typer.Option("--kb", metavar="DIR", help="Folder of the knowledge base.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="Encoder: a known model, a folder, or owner/name. Default: the one that the knowledge base was made with.",
+    ),
+]
+
+HELP_ALSO = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Turn what a command raises into one line and an exit code; see `cli_common.run`."""
+    keep_lines_of_examples(command)
+
+    @functools.wraps(command)
+    def wrapper(*args: Any, **kwargs: Any) -> None:
+        code = run(lambda: command(*args, **kwargs))
+        if code:
+            raise typer.Exit(code)
+
+    return wrapper
+
+
+def new_app(help: str = "") -> typer.Typer:
+    """Return a Typer application without Rich, tracebacks and completion options."""
+    app = typer.Typer(
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        no_args_is_help=True,
+        context_settings=HELP_ALSO,
+    )
+    if help:
+        app.info.help = help
+    return app
+
+
+def keep_lines_of_examples(command: Callable[..., object]) -> None:
+    """Mark the paragraph that begins with ``For example:`` so that the help does not fill its lines."""
+    command.__doc__ = (command.__doc__ or "").replace("    For example:\n", "    \b\n    For example:\n")

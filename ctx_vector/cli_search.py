@@ -1,0 +1,169 @@
+"""`ctx-vector search`: the one command that has to answer at once, so it needs neither Typer nor Rich."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ctx_vector.cli_common import DEFAULT_KB, UsageError, open_encoder, out, own_model, print_json
+from ctx_vector.cli_text import BOLD, DIM, GREEN, columns, cut, plain, style, wrap
+
+if TYPE_CHECKING:
+    from ctx_vector.hits import Hit
+
+DEFAULT_LIMIT: Final = 5
+WEAK: Final = 0.1  # the line between unrelated and matched (calibration.py)
+_LINES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The arguments of one search; `filters` are ``key=value`` as given."""
+
+    query: str
+    kb: str = DEFAULT_KB
+    limit: int = DEFAULT_LIMIT
+    min_score: float = 0.0
+    filters: Sequence[str] = ()
+    model: str | None = None
+    as_json: bool = False
+
+
+_VALUES: Final[Mapping[str, tuple[str, Any]]] = {
+    "--kb": ("kb", str),
+    "--limit": ("limit", int),
+    "-n": ("limit", int),
+    "--min-score": ("min_score", float),
+    "--filter": ("filters", str),
+    "--model": ("model", str),
+}
+
+
+def read_plain(arguments: Sequence[str]) -> Search | None:
+    """Return the search that a plain command line asks for, or None when Typer has to look at it (help, errors)."""
+    found: dict[str, Any] = {"filters": []}
+    rest = list(arguments)
+    words: list[str] = []
+    try:
+        while rest:
+            word = rest.pop(0)
+            name, equals, value = word.partition("=") if word.startswith("--") else (word, "", "")
+            if word == "--":
+                words += rest
+                break
+            if word == "--json":
+                found["as_json"] = True
+            elif name in _VALUES:
+                field, kind = _VALUES[name]
+                read = kind(value if equals else rest.pop(0))
+                if field == "filters":
+                    found["filters"].append(read)
+                else:
+                    found[field] = read
+            elif word.startswith("-") and word != "-":
+                return None
+            else:
+                words.append(word)
+        (query,) = words
+        return Search(query, **found)
+    except (IndexError, ValueError):
+        return None
+
+
+def search(asked: Search) -> int:
+    """Search and print; exit code 0 whether or not something was found."""
+    from ctx_vector.errors import ModelMismatchError
+
+    if not asked.query.strip():
+        raise UsageError("the query is blank; ask for something")
+    wanted = read_filters(asked.filters)
+    try:
+        hits = _hits(asked, wanted, asked.model)
+    except ModelMismatchError:
+        other = _model_of(asked)
+        if other is None:
+            raise
+        hits = _hits(asked, wanted, other)
+    if asked.as_json:
+        print_json([hit.to_dict() for hit in hits])
+    else:
+        show(hits, asked)
+    return 0
+
+
+def _hits(asked: Search, wanted: Mapping[str, Any], model: str | None) -> list[Hit]:
+    from datetime import UTC, datetime
+
+    from ctx_vector.knowledge import KnowledgeBase
+
+    with KnowledgeBase(asked.kb, open_encoder(model), create=False) as kb:
+        return kb.search(asked.query, asked.limit, asked.min_score, wanted or None, now=datetime.now(UTC))
+
+
+def _model_of(asked: Search) -> str | None:
+    """Return the model that the knowledge base was made with, when nobody named one and it is a known one."""
+    from ctx_vector.knowledge import KnowledgeBase
+    from ctx_vector.model_store import cards
+
+    if asked.model is not None:
+        return None
+    with KnowledgeBase(asked.kb, create=False) as kb:
+        name = own_model(kb)
+    return name if name != next(iter(cards())) else None
+
+
+def read_filters(given: Sequence[str]) -> dict[str, Any]:
+    """Return the `filter` of a search from ``key=value`` words; a key given twice may have either value.
+
+    A value that looks like a number, true, false or null also stands for that.
+    """
+    wanted: dict[str, list[Any]] = {}
+    for word in given:
+        key, equals, value = word.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"--filter: expected key=value, got {word!r}; for example: --filter 'source=docs/*'")
+        values = wanted.setdefault(key.strip(), [])
+        values.append(value)
+        if key.strip() != "source":
+            try:
+                read = json.loads(value)
+            except ValueError:
+                continue
+            if isinstance(read, (int, float)) or read is None:
+                values.append(read)
+    return dict(wanted)
+
+
+def show(hits: Sequence[Hit], asked: Search) -> None:
+    """Print hits for a person: score, citation, headings, the first lines."""
+    if not hits:
+        why = f"no passage scores {asked.min_score:g} or more" if asked.min_score else "no passage was found"
+        todo = ["lower --min-score"] if asked.min_score else []
+        todo += ["loosen --filter"] if asked.filters else []
+        todo += ["ask in other words", f"see what is in it with: ctx-vector kb stats --kb {asked.kb}"]
+        out(f"{why}; {', or '.join(todo)}")
+        return
+    if hits[0].score < WEAK:
+        out(f"no close match (all score under {WEAK:g}); the nearest passages are:\n")
+    room = columns()
+    for number, hit in enumerate(hits, 1):
+        if number > 1:
+            out()
+        _show_hit(number, hit, room)
+
+
+def _show_hit(number: int, hit: Hit, room: int) -> None:
+    lead = f"{number}. "
+    pad = " " * len(lead)
+    out(f"{lead}{style(f'{hit.score:.2f}', BOLD, GREEN)}  {style(plain(hit.cite), BOLD)}")
+    heading = " › ".join(plain(title) for title in hit.heading)
+    if heading:
+        out(style(pad + cut(heading, room - len(pad)), DIM))
+    content = plain(hit.content).strip("\n")
+    first, _, rest = content.partition("\n")
+    if hit.heading and rest.strip() and first.startswith("#"):
+        content = rest  # the heading is shown already
+    for line in wrap(content, room - len(pad), _LINES):
+        out(pad + line)
