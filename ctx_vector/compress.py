@@ -41,12 +41,13 @@ def sentences(text: str) -> list[str]:
     ['One. ', 'Two!\n', '三。', '四']
     """
     parts: list[str] = []
+    start = 0
     for match in _SENTENCE.finditer(text):
-        part = match.group()
-        if parts and parts[-1][-1] in ".!?" and part:  # the stop was none: a number, a file name
-            parts[-1] += part
-        elif part:
-            parts.append(part)
+        end = match.end()
+        # a stop with no white space after it was none: a number, a file name
+        if end > start and (end == len(text) or text[end - 1] not in ".!?"):
+            parts.append(text[start:end])
+            start = end
     return parts
 
 

@@ -121,7 +121,7 @@ def windows(text: str, encoder: Encoder) -> list[str]:
     ]
     upto = np.cumsum([0.0, *tokens])
     width = 0.95 * limit
-    if upto[-1] + empty <= (limit if len(text) <= _SAMPLES * _SAMPLE_CHARS else width):
+    if upto[-1] < 1.25 * limit and encoder.count_tokens([text])[0] <= limit:  # near the limit only a count decides
         return [text]
     count = max(2, min(MOST_WINDOWS, math.ceil(upto[-1] / width)))
     starts = np.linspace(0.0, max(0.0, upto[-1] - width), count)
