@@ -28,6 +28,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -116,7 +117,17 @@ class Calibration:
     passages: dict[str, NDArray[np.float32]]
     questions: dict[str, NDArray[np.float32]]
     pairs: dict[tuple[str, str], PairMap]
+    centred: dict[tuple[str, str], PairMap]
     report: dict[str, float]
+
+    @property
+    def dim(self) -> int:
+        """The length of a vector."""
+        return int(self.passages[LANGUAGES[0]].size)
+
+    def mean_passage(self, language: str) -> NDArray[np.float32]:
+        """Return the mean vector (dim,) float32 of the background's passages in the language that stands for this."""
+        return self.passages[_cohort(language)]
 
     @property
     def hash(self) -> str:
@@ -158,19 +169,23 @@ class Calibration:
             rows = [row for row, other in enumerate(languages) if other == language]
             pair = _cohort(asked), _cohort(language)
             found = self.pairs[pair].relevance(self.excess(pair[0], query, pair[1], vectors[rows]))
-            if language != asked:
-                found = np.where(found > AT_LINE, AT_LINE + (found - AT_LINE) * OTHER_LANGUAGE, found)
-            result[rows] = found
+            result[rows] = _seen_from(asked, language, found)
         return result
+
+    def centred_relevance(self, asked: str, said: str, cosines: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the relevance (n,) of cosines (n,) taken after a mean of passages was removed from both sides.
+
+        This is the map of memories (memory_view.py), which rank better that way; `asked` and `said` are languages.
+        """
+        pair = self.centred[_cohort(asked), _cohort(said)]
+        return _seen_from(asked, said, pair.relevance(cosines - pair.unrelated))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values; `from_dict` takes them back."""
         return {
             "model": self.model,
-            "pairs": {
-                f"{asked}-{said}": [round(value, 7) for value in (pair.unrelated, pair.line, pair.match, pair.high)]
-                for (asked, said), pair in self.pairs.items()
-            },
+            "pairs": _pairs_to_dict(self.pairs),
+            "centred": _pairs_to_dict(self.centred),
             "report": self.report,
             "passages": {name: [round(float(v), 7) for v in row] for name, row in self.passages.items()},
             "questions": {name: [round(float(v), 7) for v in row] for name, row in self.questions.items()},
@@ -180,17 +195,52 @@ class Calibration:
     def from_dict(cls, values: dict[str, Any]) -> Calibration:
         """Return the map stored as `to_dict` gives it. Raises ModelError when something is missing."""
         try:
-            return cls(
+            found = cls(
                 model=values["model"],
-                pairs={_pair_key(key): PairMap(*map(float, points)) for key, points in values["pairs"].items()},
+                pairs=_pairs_from_dict(values["pairs"]),
+                centred=_pairs_from_dict(values["centred"]),
                 report=values["report"],
                 passages=_vectors(values["passages"]),
                 questions=_vectors(values["questions"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+            found._check()
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ModelError(
                 f"the stored calibration is not usable ({error!r}); run: ctx-vector models calibrate"
             ) from None
+        return found
+
+    def _check(self) -> None:
+        """Raise KeyError or ValueError when a language, a number or a vector is missing or makes no sense."""
+        import numpy as np
+
+        rows = [vectors[name] for vectors in (self.passages, self.questions) for name in LANGUAGES]
+        if len({row.shape for row in rows}) != 1 or rows[0].ndim != 1 or not np.isfinite(rows).all():
+            raise ValueError("the mean vectors differ in length or are not finite")
+        for key in [(asked, said) for asked in LANGUAGES for said in LANGUAGES]:
+            pair = self.pairs[key]
+            if not (-math.inf < pair.unrelated < math.inf and 0 < pair.line < pair.match < pair.high < math.inf):
+                raise ValueError(f"the points of {'-'.join(key)} do not ascend from 0: {pair}")
+
+
+def _seen_from(asked: str, said: str, relevance: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the relevance for a query of the language `asked`: what lies over the line counts less in another one."""
+    import numpy as np
+
+    if asked == said:
+        return relevance
+    return np.where(relevance > AT_LINE, AT_LINE + (relevance - AT_LINE) * OTHER_LANGUAGE, relevance)
+
+
+def _pairs_to_dict(pairs: dict[tuple[str, str], PairMap]) -> dict[str, list[float]]:
+    return {
+        f"{asked}-{said}": [round(value, 7) for value in (pair.unrelated, pair.line, pair.match, pair.high)]
+        for (asked, said), pair in pairs.items()
+    }
+
+
+def _pairs_from_dict(values: dict[str, list[float]]) -> dict[tuple[str, str], PairMap]:
+    return {_pair_key(key): PairMap(*map(float, points)) for key, points in values.items()}
 
 
 def _vectors(values: dict[str, list[float]]) -> dict[str, NDArray[np.float32]]:
@@ -204,72 +254,7 @@ def _pair_key(key: str) -> tuple[str, str]:
     return asked, said
 
 
-def measure(encoder: Encoder, rows: Sequence[dict[str, str]]) -> Calibration:
-    """Measure the map of an encoder on background rows with the keys en, zh, q_en, q_zh (models/background).
-
-    A row's own passage and question are left out of the means it is judged by. Encodes 4 texts a row.
-    """
-    import numpy as np
-
-    documents = {name: encoder.encode_documents([row[name] for row in rows]) for name in LANGUAGES}
-    asked = {name: encoder.encode_queries([row[f"q_{name}"] for row in rows]) for name in LANGUAGES}
-    count = len(rows)
-    apart = ~np.eye(count, dtype=bool)
-    pairs: dict[tuple[str, str], PairMap] = {}
-    report: dict[str, float] = {"rows": float(count)}
-    for q in LANGUAGES:
-        for d in LANGUAGES:
-            cosines = (asked[q] @ documents[d].T).astype(np.float64)
-            own = np.diag(cosines)
-            mean = float(cosines[apart].mean())
-            by_query = (cosines.sum(1) - own) / (count - 1) - mean
-            by_text = (cosines.sum(0) - own) / (count - 1) - mean
-            excess = cosines - mean - QUERY_SHARE * by_query[:, None] - TEXT_SHARE * by_text[None, :]
-            matched, unrelated = np.diag(excess), excess[apart]
-            # an encoder that cannot tell the two apart in these languages still gets points that ascend
-            line, right = _best_line(unrelated, matched)
-            least = max(1e-6, 0.1 * float(unrelated.std()))
-            line = max(line, least)
-            match = max(float(np.median(matched)), line + least)
-            pair = PairMap(mean, line, match, max(float(np.quantile(matched, 0.95)), match + least))
-            pairs[q, d] = pair
-            report[f"right_{q}_{d}"] = round(right, 4)
-            report[f"matched_over_0.3_{q}_{d}"] = round(float((pair.relevance(matched) > 0.3).mean()), 4)
-            report[f"unrelated_over_0.3_{q}_{d}"] = round(float((pair.relevance(unrelated) > 0.3).mean()), 4)
-    return Calibration(
-        model=encoder.name,
-        passages={name: rows_.mean(0) for name, rows_ in documents.items()},
-        questions={name: rows_.mean(0) for name, rows_ in asked.items()},
-        pairs=pairs,
-        report=report,
-    )
-
-
-def _best_line(unrelated: NDArray[np.float64], matched: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the excess with the largest share of pairs on their right side, the worse side counting; and the share."""
-    import numpy as np
-
-    under, over = np.sort(unrelated), np.sort(matched)
-    places = np.linspace(float(np.median(unrelated)), float(np.median(matched)), 512)
-    shares = np.minimum(np.searchsorted(under, places) / len(under), 1.0 - np.searchsorted(over, places) / len(over))
-    best = int(np.argmax(shares))
-    return float(places[best]), float(shares[best])
-
-
-def background(folder: Path) -> list[dict[str, str]]:
-    """Return the background rows of a models folder. Raises ModelError when there are none."""
-    rows = [
-        json.loads(line)
-        for path in sorted((folder / "background").glob("*.jsonl"))
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if line.strip()
-    ]
-    if not rows:
-        raise ModelError(f"no calibration background in {folder / 'background'}; reinstall ctx_vector")
-    return rows
-
-
-def _cards_folder() -> Path:
+def cards_folder() -> Path:
     """Return the folder with cards, background and calibrations: in the package, or beside it in a checkout."""
     package = Path(__file__).resolve().parent
     installed = package / "_models"
@@ -290,33 +275,24 @@ def load_calibration(encoder: Encoder) -> Calibration:
     Measuring encodes the whole background once (about half a minute with the default model's size) and keeps the
     result.
     """
-    return _read(encoder) or _measure_and_keep(encoder)
+    found = _read(encoder)
+    if found is None:
+        from ctx_vector.calibration_measure import measure_and_keep
+
+        found = measure_and_keep(encoder)
+    return found
 
 
 def _read(encoder: Encoder) -> Calibration | None:
-    shipped = _cards_folder() / "calibration" / f"{Path(encoder.name).name}.json"
+    shipped = cards_folder() / "calibration" / f"{Path(encoder.name).name}.json"
     for path in (calibration_path(encoder), shipped):
         try:
             found = Calibration.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             continue
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, ModelError) as error:
             _log.warning("the calibration %s cannot be read (%s); leaving it out", path.name, error)
             continue
         if found.passages[LANGUAGES[0]].size == encoder.dim:
             return found
     return None
-
-
-def _measure_and_keep(encoder: Encoder) -> Calibration:
-    _log.info("measuring the calibration of %s on the background; this happens once", encoder.name)
-    found = measure(encoder, background(_cards_folder()))
-    path = calibration_path(encoder)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(found.to_dict()), encoding="utf-8")
-        part.replace(path)
-    except OSError as error:  # a read-only home costs the time again, and nothing else
-        _log.warning("the calibration cannot be kept (%s)", error)
-    return found

@@ -147,7 +147,8 @@ def calibrate(
     For example:
       ctx-vector models calibrate
     """
-    from ctx_vector.calibration import background, calibration_path, measure
+    from ctx_vector.calibration import calibration_path
+    from ctx_vector.calibration_measure import background, measure
     from ctx_vector.cli_progress import Watched, count_bar
     from ctx_vector.model_store import registry_dir
 

@@ -1,0 +1,134 @@
+"""Measuring a calibration: the means and the points of the map, on the background (calibration.py has the formula)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ctx_vector.calibration import (
+    LANGUAGES,
+    QUERY_SHARE,
+    TEXT_SHARE,
+    Calibration,
+    PairMap,
+    calibration_path,
+    cards_folder,
+)
+from ctx_vector.errors import ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ctx_vector.stages import Encoder
+
+_log = logging.getLogger("ctx_vector.calibration")
+
+
+def measure(encoder: Encoder, rows: Sequence[dict[str, str]]) -> Calibration:
+    """Measure the map of an encoder on background rows with the keys en, zh, q_en, q_zh (models/background).
+
+    A row's own passage and question are left out of the means it is judged by. Encodes 4 texts a row.
+    """
+    import numpy as np
+
+    documents = {name: encoder.encode_documents([row[name] for row in rows]) for name in LANGUAGES}
+    asked = {name: encoder.encode_queries([row[f"q_{name}"] for row in rows]) for name in LANGUAGES}
+    count = len(rows)
+    apart = ~np.eye(count, dtype=bool)
+    pairs: dict[tuple[str, str], PairMap] = {}
+    centred: dict[tuple[str, str], PairMap] = {}
+    report: dict[str, float] = {"rows": float(count)}
+    for q in LANGUAGES:
+        for d in LANGUAGES:
+            cosines = (asked[q] @ documents[d].T).astype(np.float64)
+            own = np.diag(cosines)
+            mean = float(cosines[apart].mean())
+            by_query = (cosines.sum(1) - own) / (count - 1) - mean
+            by_text = (cosines.sum(0) - own) / (count - 1) - mean
+            excess = cosines - mean - QUERY_SHARE * by_query[:, None] - TEXT_SHARE * by_text[None, :]
+            pairs[q, d], seen = _points(mean, excess[apart], np.diag(excess))
+            report |= {f"{name}_{q}_{d}": share for name, share in seen.items()}
+            usual = documents[d].mean(0)
+            cosines = (_unit(asked[q] - usual) @ _unit(documents[d] - usual).T).astype(np.float64)
+            mean = float(cosines[apart].mean())
+            centred[q, d], seen = _points(mean, cosines[apart] - mean, np.diag(cosines) - mean)
+            report |= {f"centred_{name}_{q}_{d}": share for name, share in seen.items()}
+    return Calibration(
+        model=encoder.name,
+        passages={name: vectors.mean(0) for name, vectors in documents.items()},
+        questions={name: vectors.mean(0) for name, vectors in asked.items()},
+        pairs=pairs,
+        centred=centred,
+        report=report,
+    )
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    import numpy as np
+
+    return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), np.float32)
+
+
+def _points(
+    mean: float, unrelated: NDArray[np.float64], matched: NDArray[np.float64]
+) -> tuple[PairMap, dict[str, float]]:
+    """Return the map of one pair of languages, and the shares of background pairs that it puts right."""
+    import numpy as np
+
+    # an encoder that cannot tell the two apart in these languages still gets points that ascend
+    line, right = _best_line(unrelated, matched)
+    least = max(1e-6, 0.1 * float(unrelated.std()))
+    line = max(line, least)
+    match = max(float(np.median(matched)), line + least)
+    pair = PairMap(mean, line, match, max(float(np.quantile(matched, 0.95)), match + least))
+    return pair, {
+        "right": round(right, 4),
+        "matched_over_0.3": round(float((pair.relevance(matched) > 0.3).mean()), 4),
+        "unrelated_over_0.3": round(float((pair.relevance(unrelated) > 0.3).mean()), 4),
+    }
+
+
+def _best_line(unrelated: NDArray[np.float64], matched: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the excess with the largest share of pairs on their right side, the worse side counting; and the share."""
+    import numpy as np
+
+    under, over = np.sort(unrelated), np.sort(matched)
+    places = np.linspace(float(np.median(unrelated)), float(np.median(matched)), 512)
+    shares = np.minimum(np.searchsorted(under, places) / len(under), 1.0 - np.searchsorted(over, places) / len(over))
+    best = int(np.argmax(shares))
+    return float(places[best]), float(shares[best])
+
+
+def background(folder: Path) -> list[dict[str, str]]:
+    """Return the background rows of a models folder. Raises ModelError when there are none."""
+    rows = [
+        json.loads(line)
+        for path in sorted((folder / "background").glob("*.jsonl"))
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if line.strip()
+    ]
+    if not rows:
+        raise ModelError(f"no calibration background in {folder / 'background'}; reinstall ctx_vector")
+    return rows
+
+
+def measure_and_keep(encoder: Encoder) -> Calibration:
+    """Measure the calibration of an encoder on the shipped background, and keep it in the user's cache folder."""
+    _log.info("measuring the calibration of %s on the background; this happens once", encoder.name)
+    # as it will be read back, so that the first build scores exactly like all later ones
+    found = Calibration.from_dict(measure(encoder, background(cards_folder())).to_dict())
+    path = calibration_path(encoder)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
+        part.write_text(json.dumps(found.to_dict()), encoding="utf-8")
+        part.replace(path)
+    except OSError as error:  # a read-only home costs the time again, and nothing else
+        _log.warning("the calibration cannot be kept (%s)", error)
+    return found
