@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
         plain = read_plain(given[1:])
         if plain is not None:
-            finish(run(lambda: search(plain)))
+            finish(run(lambda: search(plain)), quick=arguments is None)
     finish(run(lambda: _typer(given)))
 
 

@@ -135,13 +135,19 @@ def run(command: Callable[[], int | None]) -> int:
     return 1
 
 
-def finish(code: int) -> NoReturn:
-    """Flush and exit; a reader that has gone away is no error message."""
+def finish(code: int, *, quick: bool = False) -> NoReturn:
+    """Flush and exit; a reader that has gone away is no error message.
+
+    With `quick` nothing is taken apart first: that of ONNX Runtime, FAISS and NumPy takes an eighth of a search.
+    """
     try:
         sys.stdout.flush()
     except OSError:
         _drop_output()
         code = code or 1
+    if quick:
+        sys.stderr.flush()
+        os._exit(code)
     sys.exit(code)
 
 

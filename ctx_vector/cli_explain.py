@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.cli_common import count, out
-from ctx_vector.cli_tables import show_table
+from ctx_vector.cli_tables import WIDTH, show_table
 from ctx_vector.cli_text import BOLD, DIM, YELLOW, columns, plain, style
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ def show_explanation(built: BuiltContext) -> None:
     rows = built.explain()
     kept = [row for row in rows if row["kept"]]
     dropped = [row for row in rows if not row["kept"]]
-    numbers = [f">{name}" for name in (_SHORT if columns() < _NARROW else _NUMBERS)]
-    out(style("─" * min(columns(), 120), DIM))
+    numbers = [f">{name}" for name in (_SHORT if columns(WIDTH) < _NARROW else _NUMBERS)]
+    out(style("─" * min(columns(WIDTH), WIDTH), DIM))
     out(style(f"Kept: {count(len(kept), 'item')}", BOLD))
     if kept:
         show_table(

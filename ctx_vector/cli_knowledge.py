@@ -110,11 +110,17 @@ def _sync(
             out(line)
     there = len(report.added) + len(report.updated) + len(report.unchanged)
     if not there and not report.removed:
-        why = f"all {count(len(report.failed), 'file')} failed" if report.failed else "no document was found"
-        raise InputError(f"nothing was indexed: {why} in {some(paths)}")
+        raise InputError(f"nothing was indexed from {some(paths)}: {_why(report)}")
     if report.failed:
         note(f"warning: {count(len(report.failed), 'file')} failed, the others are in")
     return 0
+
+
+def _why(report: SyncReport) -> str:
+    if not report.failed:
+        return f"no document was found ({len(report.skipped):,} skipped)" if report.skipped else "no document was found"
+    source, reason = next(iter(report.failed.items()))
+    return f"{source} failed: {reason}" if len(report.failed) == 1 else f"all {len(report.failed):,} files failed"
 
 
 def summary(report: SyncReport, folder: str, dry_run: bool) -> Iterator[str]:

@@ -142,8 +142,8 @@ def show(hits: Sequence[Hit], asked: Search) -> None:
         why = f"no passage scores {asked.min_score:g} or more" if asked.min_score else "no passage was found"
         todo = ["lower --min-score"] if asked.min_score else []
         todo += ["loosen --filter"] if asked.filters else []
-        todo += ["ask in other words", f"see what is in it with: ctx-vector kb stats --kb {asked.kb}"]
-        out(f"{why}; {', or '.join(todo)}")
+        todo = todo or [f"see what is in it with: ctx-vector kb stats --kb {asked.kb}"]
+        out(f"{why}; {' or '.join(todo)}")
         return
     if hits[0].score < WEAK:
         out(f"no close match (all score under {WEAK:g}); the nearest passages are:\n")

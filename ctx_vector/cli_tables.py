@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from ctx_vector.cli_text import coloured, columns, cut, plain, width
+from ctx_vector.cli_text import coloured, columns, cut, cut_start, plain, width
 
 _LEAST = 24
-_WIDTH = 120  # where stdout is no terminal
+WIDTH = 120  # where stdout is no terminal
 
 
 def show_table(
@@ -23,7 +23,7 @@ def show_table(
     """Print rows of text. A name that begins with ``>`` is right-aligned; columns in `folding` may take several lines.
 
     `styles` gives a cell with exactly this text a Rich style. The lines of the column `stretch` are cut to the room
-    that the others leave; columns that do not fold keep their width as long as there is room.
+    that the others leave, the first one at its start; columns that do not fold keep their width while there is room.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -45,7 +45,7 @@ def show_table(
     for row in cells:
         table.add_row(*(Text(cell, style=(styles or {}).get(cell, "")) for cell in row))
     console = Console(
-        file=sys.stdout, width=columns(_WIDTH), no_color=not coloured(), force_terminal=coloured(), highlight=False
+        file=sys.stdout, width=columns(WIDTH), no_color=not coloured(), force_terminal=coloured(), highlight=False
     )
     with console.capture() as drawn:
         console.print(table)
@@ -62,6 +62,7 @@ def _cut_column(names: Sequence[str], cells: list[list[str]], at: int) -> None:
         )
         for column, name in enumerate(names)
     ]
-    room = max(_LEAST, columns(_WIDTH) - sum(widest) + widest[at] - 2 * len(names) - 2)
+    room = max(_LEAST, columns(WIDTH) - sum(widest) + widest[at] - 2 * len(names) - 2)
     for row in cells:
-        row[at] = "\n".join(cut(line, room) for line in row[at].split("\n"))
+        first, *rest = row[at].split("\n")
+        row[at] = "\n".join([cut_start(first, room), *(cut(line, room) for line in rest)])

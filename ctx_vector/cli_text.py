@@ -57,6 +57,19 @@ def cut(text: str, columns: int) -> str:
     return text[:end].rstrip() + "…"
 
 
+def cut_start(text: str, columns: int) -> str:
+    """Return the line, beginning with ``…`` where it is longer than `columns`: the end of a path says more."""
+    if width(text) <= columns:
+        return text
+    used, start = 0, len(text)
+    for char in reversed(text):
+        used += width(char)
+        if used > columns - 1:
+            break
+        start -= 1
+    return "…" + text[start:]
+
+
 def wrap(text: str, columns: int, most: int) -> list[str]:
     """Return at most `most` lines of at most `columns`; the last ends in ``…`` if there is more."""
     lines: list[str] = []
