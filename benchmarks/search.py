@@ -23,6 +23,7 @@ from ctx_vector import catalog
 from ctx_vector.encoders import load_encoder
 from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.knowledge import KnowledgeBase
+from ctx_vector.store import add_encodings, find_encodings
 
 WORDS_EN = "path query body cookie header model field value server client token user order item price date".split()
 WORDS_ZH = "路径 查询 请求 参数 模型 字段 服务器 用户 订单 价格 日期 缓存 数据库 索引 文档 声明".split()
@@ -34,9 +35,9 @@ def fill(kb: KnowledgeBase, rows: int, seed: int = 0) -> None:
     encoder, store = kb.encoder, kb._store
     shared = encoder.encode_documents(["This is a passage."])[0]
     cache = EncodingCache(store, encoder)
-    model = cache.model()
     wanted = set()
     with store.write() as conn:
+        model = cache.model(conn)
         for document in range(-(-rows // 20)):
             chunks = []
             for at in range(min(20, rows - 20 * document)):
@@ -45,12 +46,11 @@ def fill(kb: KnowledgeBase, rows: int, seed: int = 0) -> None:
                 text = f"{document}.{at} " + ("" if zh else " ").join(words)
                 vector = shared + rng.standard_normal(encoder.dim).astype(np.float32) * 0.5 / np.sqrt(encoder.dim)
                 vector /= np.linalg.norm(vector)
-                encoding = conn.execute(
-                    "INSERT INTO encodings (model_id, hash, vector, created) VALUES (?, ?, ?, 0)",
-                    (model, text_hash(text), vector.astype("<f4").tobytes()),
-                ).lastrowid
+                key = text_hash(text)
+                add_encodings(conn, model, [(key, vector.astype("<f4").tobytes())])
+                encoding = find_encodings(conn, model, [key])[key]
                 chunks.append(
-                    catalog.NewChunk(text, None, encoding, "zh" if zh else "en", "prose", ("Title", "Section"),
+                    catalog.NewChunk(text, text, encoding, "zh" if zh else "en", "prose", ("Title", "Section"),
                                      (0, len(text)), (1, 10))
                 )  # fmt: skip
             wanted.add(

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from ctx_vector.store import common_tables, get_meta, set_meta
+from ctx_vector.store import checksum, common_tables, get_meta, set_meta
 
 PENDING_SECONDS: Final = 7 * 86400.0  # how long encodings of an interrupted run wait for the next one
 
@@ -44,7 +44,8 @@ def _create(conn: sqlite3.Connection) -> None:
             id INTEGER PRIMARY KEY AUTOINCREMENT, document_id INTEGER NOT NULL REFERENCES documents ON DELETE CASCADE,
             language TEXT NOT NULL, encoding_id INTEGER NOT NULL REFERENCES encodings, kind TEXT NOT NULL,
             start_char INTEGER NOT NULL, end_char INTEGER NOT NULL, start_line INTEGER NOT NULL,
-            end_line INTEGER NOT NULL, heading TEXT NOT NULL, text TEXT NOT NULL, embedded TEXT)""",
+            end_line INTEGER NOT NULL, heading TEXT NOT NULL, text TEXT NOT NULL, checksum INTEGER NOT NULL,
+            embedded TEXT NOT NULL)""",
         # covers what an index needs to know of each row, so that loading one never reads the texts
         "CREATE INDEX chunks_document ON chunks (document_id, language, encoding_id)",
         "CREATE INDEX chunks_encoding ON chunks (encoding_id)",
@@ -87,10 +88,10 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class NewChunk:
-    """A passage to write; `embedded` is what was encoded (see `pack_embedded`)."""
+    """A passage to write; `embedded` is the text that was encoded for it."""
 
     text: str
-    embedded: str | None
+    embedded: str
     encoding_id: int
     language: str
     kind: str
@@ -166,21 +167,28 @@ def known_roots(conn: sqlite3.Connection) -> dict[str, str]:
     return {os.fsdecode(path): prefix for path, prefix in conn.execute("SELECT path, prefix FROM roots")}
 
 
-def pack_embedded(text: str, embedded: str) -> str | None:
-    r"""Return what to store of an encoded text: None if it is the chunk's text, else it with NUL for that text.
+def pack_embedded(text: str, embedded: str) -> str:
+    r"""Return what to store of an encoded text: what comes before the lines of the chunk's text that it ends in.
 
-    >>> pack_embedded("body", "Title\nbody")
-    'Title\n\x00'
+    >>> pack_embedded("# Tea\nHot water.", "Drinks > Tea\nHot water.")
+    'Drinks > Tea\n\x006:16'
     """
-    if embedded == text:
-        return None
-    # loaders leave no NUL in a text; with one, there is no packing
-    return embedded if not text or "\0" in embedded else embedded.replace(text, "\0", 1)
+    end = len(text.rstrip("\n"))
+    start = 0
+    while start < end:
+        if embedded.endswith(text[start:end]):
+            return f"{embedded[: len(embedded) - (end - start)]}\0{start}:{end}"
+        start = text.find("\n", start, end) + 1 or end
+        if start > end // 2:
+            break
+    return f"{embedded}\0"
 
 
-def unpack_embedded(text: str, packed: str | None) -> str:
+def unpack_embedded(text: str, packed: str) -> str:
     """Return the encoded text that `pack_embedded` made `packed` of."""
-    return text if packed is None else packed.replace("\0", text, 1)
+    before, _, span = packed.rpartition("\0")
+    start, _, end = span.partition(":")
+    return before + text[int(start) : int(end)] if span else before
 
 
 # -- writing ------------------------------------------------------------------------------------------------------
@@ -219,10 +227,11 @@ def add_document(
     document = int(cursor.lastrowid or 0)
     conn.executemany(
         "INSERT INTO chunks (document_id, language, encoding_id, kind, start_char, end_char, start_line, end_line, "
-        "heading, text, embedded) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "heading, text, checksum, embedded) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             (document, chunk.language, chunk.encoding_id, chunk.kind, *chunk.span, *chunk.lines,
-             json.dumps(chunk.heading, ensure_ascii=False), chunk.text, chunk.embedded)
+             json.dumps(chunk.heading, ensure_ascii=False), chunk.text, checksum(chunk.text),
+             pack_embedded(chunk.text, chunk.embedded))
             for chunk in chunks
         ),
     )  # fmt: skip

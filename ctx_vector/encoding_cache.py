@@ -9,13 +9,13 @@ import hashlib
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from ctx_vector.errors import ModelError, ModelMismatchError
-from ctx_vector.store import Store, find_encodings, get_meta, model_id
+from ctx_vector.store import Store, add_encodings, find_encodings, model_id
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,27 +63,27 @@ class EncodingCache:
         self.seconds = 0.0
         self._store = store
         self._known: dict[bytes, int] = {}
-        self._model: int | None = None
+        self._converting = False
         self.stopped = False
 
     def stop(self) -> None:
         """Make a running `ensure`, in another thread, return after the batch at hand."""
         self.stopped = True
 
-    def model(self) -> int:
-        """Return the row id of the encoder's model; the first encoder of a store becomes the store's."""
-        if self._model is None:
-            with self._store.write() as conn:
-                check_model(conn, self._store, self.encoder)
-                self._model = self.register(conn)
-                if get_meta(conn, "model") is None:
-                    conn.execute("INSERT INTO meta VALUES ('model', ?)", (self._model,))
-        return self._model
+    def convert(self) -> None:
+        """Accept that the store's present vectors are another model's: this run is there to replace them."""
+        self._converting = True
 
-    def register(self, conn: sqlite3.Connection) -> int:
-        """Return the row id of the encoder's model, whatever the store's is."""
-        self._model = model_id(conn, self.encoder.fingerprint, self.encoder.name, self.encoder.dim)
-        return self._model
+    def model(self, conn: sqlite3.Connection) -> int:
+        """Return the row id of the encoder's model, in a write; the first encoder of a store becomes the store's.
+
+        Raises ModelMismatchError when the store's is another one.
+        """
+        if not self._converting:
+            check_model(conn, self._store, self.encoder)
+        model = model_id(conn, self.encoder.fingerprint, self.encoder.name, self.encoder.dim)
+        conn.execute("INSERT OR IGNORE INTO meta VALUES ('model', ?)", (model,))
+        return model
 
     def missing(self, texts: Mapping[bytes, str]) -> dict[bytes, str]:
         """Return those of the texts, given by their hash, that are not encoded yet."""
@@ -96,6 +96,11 @@ class EncodingCache:
                 if row is not None:
                     self._known.update(find_encodings(conn, int(row[0]), unknown))
         return {key: text for key, text in texts.items() if key not in self._known}
+
+    def forget(self, keys: Iterable[bytes]) -> None:
+        """Look these texts up again next time: their vectors may have been deleted meanwhile."""
+        for key in keys:
+            self._known.pop(key, None)
 
     def ensure(self, texts: Mapping[bytes, str], done: Callable[[int], None] | None = None) -> None:
         """Encode what is missing, in committed batches; `done` is told how many texts each batch had.
@@ -122,20 +127,17 @@ class EncodingCache:
                 f"{self.encoder.name} returned an array of shape {vectors.shape} for {len(keys)} texts; "
                 f"expected finite numbers of shape ({len(keys)}, {self.encoder.dim})"
             )
-        model, now = self.model(), time.time()
         with self._store.write() as conn:
-            conn.executemany(
-                "INSERT OR IGNORE INTO encodings (model_id, hash, vector, created) VALUES (?, ?, ?, ?)",
-                ((model, key, vector.tobytes(), now) for key, vector in zip(keys, vectors, strict=True)),
-            )
+            model = self.model(conn)
+            add_encodings(conn, model, ((key, row.tobytes()) for key, row in zip(keys, vectors, strict=True)))
             self._known.update(find_encodings(conn, model, keys))
 
     def ids(self, conn: sqlite3.Connection, keys: Mapping[bytes, object]) -> dict[bytes, int]:
-        """Return the encodings' row ids, looked up anew: in this transaction they cannot be deleted any more.
+        """Return the encodings' row ids, in a write, looked up anew: until its end nobody can delete them.
 
         Raises KeyError for a text that is not encoded (any more).
         """
-        found = find_encodings(conn, self.model(), keys)
+        found = find_encodings(conn, self.model(conn), keys)
         for key in keys:
             if key not in found:
                 self._known.pop(key, None)

@@ -176,7 +176,7 @@ def _row(passage: Passage, encoding: int) -> catalog.NewChunk:
     chunk = passage.chunk
     return catalog.NewChunk(
         text=chunk.text,
-        embedded=catalog.pack_embedded(chunk.text, passage.text),
+        embedded=passage.text,
         encoding_id=encoding,
         language=language_of(chunk.text),
         kind=chunk.kind,

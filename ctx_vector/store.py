@@ -18,16 +18,15 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+import time
 import weakref
+import zlib
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from ctx_vector.errors import SchemaError, StoreError
-
-if TYPE_CHECKING:
-    from filelock import BaseFileLock
 
 Migration = Callable[[sqlite3.Connection], None]
 
@@ -55,7 +54,8 @@ def common_tables(conn: sqlite3.Connection) -> None:
     )
     conn.execute(
         "CREATE TABLE encodings (id INTEGER PRIMARY KEY AUTOINCREMENT, model_id INTEGER NOT NULL REFERENCES models, "
-        "hash BLOB NOT NULL, vector BLOB NOT NULL, created REAL NOT NULL, UNIQUE (model_id, hash))"
+        "hash BLOB NOT NULL, vector BLOB NOT NULL, checksum INTEGER NOT NULL, created REAL NOT NULL, "
+        "UNIQUE (model_id, hash))"
     )
 
 
@@ -72,7 +72,7 @@ class Store:
         self._idle: list[sqlite3.Connection] = []
         self._pool_lock = threading.Lock()
         self._write_lock = threading.Lock()
-        self._file_lock: BaseFileLock | None = None
+        self._writer = 0  # the thread whose turn it is
         self._closed = False
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
         if not create and not path.exists():
@@ -195,8 +195,14 @@ class Store:
 
     @contextmanager
     def _turn(self) -> Generator[None]:
+        if self._writer == threading.get_ident():
+            raise RuntimeError("a write inside a write of the same store would wait for itself")
         with self._write_lock, file_lock(self, self.path.with_name(self.path.name + ".lock"), LOCK_SECONDS):
-            yield
+            self._writer = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._writer = 0
 
     @contextmanager
     def read(self) -> Generator[sqlite3.Connection]:
@@ -307,6 +313,20 @@ def model_id(conn: sqlite3.Connection, fingerprint: str, name: str, dim: int) ->
     conn.execute("INSERT OR IGNORE INTO models (fingerprint, name, dim) VALUES (?, ?, ?)", (fingerprint, name, dim))
     row = conn.execute("SELECT id FROM models WHERE fingerprint = ?", (fingerprint,)).fetchone()
     return int(row[0])
+
+
+def checksum(content: str | bytes) -> int:
+    """Return the CRC-32 of a stored text or vector, by which `verify` notices that the disk changed it."""
+    return zlib.crc32(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
+
+
+def add_encodings(conn: sqlite3.Connection, model: int, vectors: Iterable[tuple[bytes, bytes]]) -> None:
+    """Keep vectors (raw float32, little endian) under the hashes of their texts; known hashes stay as they are."""
+    now = time.time()
+    conn.executemany(
+        "INSERT OR IGNORE INTO encodings (model_id, hash, vector, checksum, created) VALUES (?, ?, ?, ?, ?)",
+        ((model, text_hash, vector, checksum(vector), now) for text_hash, vector in vectors),
+    )
 
 
 def find_encodings(conn: sqlite3.Connection, model: int, hashes: Iterable[bytes]) -> dict[bytes, int]:

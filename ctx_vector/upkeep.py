@@ -15,7 +15,7 @@ import numpy as np
 from ctx_vector import catalog
 from ctx_vector.encoding_cache import EncodingCache, text_hash, unpack_vector
 from ctx_vector.errors import InputError
-from ctx_vector.store import Store, get_meta, set_meta
+from ctx_vector.store import Store, checksum, get_meta, set_meta
 from ctx_vector.sync import sync_lock
 from ctx_vector.views import check_files, delete_files
 
@@ -74,9 +74,10 @@ def purge(store: Store, source: str) -> int:
 def reencode(store: Store, encoder: Encoder) -> int:
     """Encode the passages of all versions with another encoder, then switch to its vectors in one transaction."""
     cache = EncodingCache(store, encoder)
+    cache.convert()
     with sync_lock(store):
         with store.write() as conn:
-            model = cache.register(conn)
+            model = cache.model(conn)
             if get_meta(conn, "model") == model:
                 return 0
         while True:
@@ -210,30 +211,33 @@ def verify(store: Store, write_files: Callable[[], object]) -> VerifyReport:
 
 
 def _wrong_vectors(conn: sqlite3.Connection) -> list[str]:
-    """Return which stored vectors have another length than their model's, or are no unit vectors."""
+    """Return which stored vectors have changed on disk, have another length than their model's, or are no unit."""
     problems = []
     for model, name, dim in conn.execute("SELECT id, name, dim FROM models").fetchall():
-        cursor = conn.execute("SELECT id, vector FROM encodings WHERE model_id = ?", (model,))
+        cursor = conn.execute("SELECT id, vector, checksum FROM encodings WHERE model_id = ?", (model,))
         while rows := cursor.fetchmany(_PAGE):
-            wrong = [id_ for id_, blob in rows if len(blob) != 4 * dim]
-            if not wrong:
-                matrix = np.frombuffer(b"".join([blob for _, blob in rows]), "<f4").reshape(len(rows), dim)
-                with np.errstate(all="ignore"):
-                    lengths = np.linalg.norm(matrix.astype(np.float64), axis=1)
-                wrong = [rows[i][0] for i in np.flatnonzero(~(np.abs(lengths - 1) < _UNIT_TOLERANCE))]
-            problems += [f"encoding {id_} of {name} is no unit vector of {dim} numbers" for id_ in wrong]
+            whole = [row for row in rows if len(row[1]) == 4 * dim and checksum(row[1]) == row[2]]
+            matrix = np.frombuffer(b"".join([row[1] for row in whole]), "<f4").reshape(len(whole), dim)
+            with np.errstate(all="ignore"):
+                lengths = np.linalg.norm(matrix.astype(np.float64), axis=1)
+            right = {row[0] for row, length in zip(whole, lengths, strict=True) if abs(length - 1) < _UNIT_TOLERANCE}
+            wrong = [row[0] for row in rows if row[0] not in right]
+            problems += [f"encoding {id_} is not the unit vector of {name} that was written" for id_ in wrong]
     return problems[:20]
 
 
 def _wrong_chunks(conn: sqlite3.Connection) -> list[str]:
-    """Return which chunks' vectors belong to another text, or to another model."""
+    """Return which chunks have changed on disk, or have a vector of another text or another model."""
     problems = []
     model = get_meta(conn, "model")
     cursor = conn.execute(
-        "SELECT c.id, c.text, c.embedded, e.hash, e.model_id FROM chunks c JOIN encodings e ON e.id = c.encoding_id"
+        "SELECT c.id, c.text, c.checksum, c.embedded, e.hash, e.model_id "
+        "FROM chunks c JOIN encodings e ON e.id = c.encoding_id"
     )
-    for id_, text, embedded, stored, chunk_model in cursor:
-        if chunk_model != model:
+    for id_, text, written, embedded, stored, chunk_model in cursor:
+        if checksum(text) != written:
+            problems.append(f"chunk {id_} does not have the text that was written")
+        elif chunk_model != model:
             problems.append(f"chunk {id_} has a vector of another model")
         elif text_hash(catalog.unpack_embedded(text, embedded)) != stored:
             problems.append(f"chunk {id_} has the vector of another text")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_vector.errors import SchemaError, StoreError
-from ctx_vector.store import Store, common_tables, find_encodings, get_meta, model_id, set_meta
+from ctx_vector.store import Store, add_encodings, common_tables, find_encodings, get_meta, model_id, set_meta
 
 KIND = "knowledge base"
 
@@ -314,6 +314,12 @@ def test_encodings_are_found_by_model_and_hash(store):
         model = model_id(conn, "print", "name", 2)
         assert model_id(conn, "print", "name", 2) == model
         other = model_id(conn, "another", "name", 2)
-        conn.execute("INSERT INTO encodings (model_id, hash, vector, created) VALUES (?, ?, ?, 0)", (model, b"h", b"v"))
+        add_encodings(conn, model, [(b"h", b"v")])
         assert list(find_encodings(conn, model, [b"h", b"x"])) == [b"h"]
         assert find_encodings(conn, other, [b"h"]) == {}
+
+
+def test_a_write_inside_a_write_is_an_error_and_no_deadlock(store):
+    with store.write(), pytest.raises(RuntimeError, match="would wait for itself"):
+        add(store, "inner")
+    add(store, "later")
