@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
 
-from ctx_vector.errors import ConfigError
-from ctx_vector.tokens import DEFAULT_TOKENIZER
+from ctx_vector.errors import ConfigError, InputError
+from ctx_vector.tokens import DEFAULT_TOKENIZER, TOKENIZER_CHOICES, TokenCounter
 
 PARTS: Final = ("system", "tools", "state", "extra", "evidence", "agents", "history", "memory", "general", "images")
 FILLS: Final = ("skip", "stop")
@@ -67,6 +67,16 @@ def _strategy(value: Any) -> str | None:
     return f"expected the name of a strategy or an object with score(query, candidates), got {value!r}"
 
 
+def _tokenizer(value: Any) -> str | None:
+    if hasattr(value, "count_messages"):
+        return None
+    try:
+        TokenCounter(value)  # loads nothing
+    except InputError:
+        return f"expected one of {TOKENIZER_CHOICES}, got {value!r}"
+    return None
+
+
 _UNIT = _number(0, 1)
 _COUNT = _number(0, _MAX_TOKENS, whole=True)
 _RULES: Final[Mapping[str, Rule]] = {
@@ -98,6 +108,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "compress_encode": _typed(bool, "True or False"),
     "output_instructions": _typed((str, type(None)), "a str or None"),
     "reminder": _typed((str, type(None)), "a str or None"),
+    "tokenizer": _tokenizer,
     "source_timeout": _number(0.001, 1e6, optional=True),
 }
 
@@ -163,23 +174,28 @@ class ContextConfig:
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         object.__setattr__(self, "shrink_order", tuple(self.shrink_order))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        values = {item.name: getattr(self, item.name) for item in fields(self)}
+        plain = {name: dict(value) if isinstance(value, MappingProxyType) else value for name, value in values.items()}
+        return type(self).from_dict, (plain,)
+
     def _mapping_problems(self) -> list[str]:
         problems: list[str] = []
-        part = _one_of(PARTS)
+        part, kind = _one_of(PARTS), _typed(str, "the name of a type")
 
-        def check(name: str, key_rule: Rule | None, value_rule: Rule) -> None:
+        def check(name: str, key_rule: Rule, value_rule: Rule) -> None:
             given = getattr(self, name)
             if not isinstance(given, Mapping):
                 problems.append(f"{name}: expected a mapping, got {given!r}")
                 return
             for key, value in given.items():
-                if key_rule and (text := key_rule(key)):
+                if text := key_rule(key):
                     problems.append(f"{name}.{key}: {text}")
                 elif text := value_rule(value):
                     problems.append(f"{name}.{key}: {text}")
 
-        check("recency_decay_by_type", None, _number(0, 1e9))
-        check("recency_floor_by_type", None, _UNIT)
+        check("recency_decay_by_type", kind, _number(0, 1e9))
+        check("recency_floor_by_type", kind, _UNIT)
         check("budgets", part, _number(0, _MAX_TOKENS, whole=True, optional=True))
         check("include", part, _typed(bool, "True or False"))
         if isinstance(self.include, Mapping) and self.include.get("system") is False:
@@ -189,6 +205,8 @@ class ContextConfig:
             problems.append(f"shrink_order: expected a sequence of parts, got {order!r}")
         else:
             problems += [f"shrink_order: {text}" for name in order if (text := part(name))]
+            if "system" in order:
+                problems.append("shrink_order: expected parts that may shrink, got 'system', which is never cut")
         return problems
 
     @classmethod
@@ -202,6 +220,8 @@ class ContextConfig:
         """Return a config from a mapping; unknown keys are errors that suggest the nearest name."""
         import difflib
 
+        if not isinstance(values, Mapping):
+            raise ConfigError([f"config: expected a mapping of fields, got {values!r:.80}"])
         names = [item.name for item in fields(cls)]
         problems = []
         for key in values:
@@ -235,11 +255,19 @@ class ContextConfig:
             elif isinstance(value, tuple):
                 shown[name] = list(value)
             elif not isinstance(value, (str, int, float, bool, type(None))):
-                shown[name] = getattr(value, "name", None) or type(value).__qualname__
+                known = getattr(value, "name", None) or getattr(value, "__qualname__", None)
+                shown[name] = str(known or type(value).__qualname__)
         return shown
 
     @property
     def hash(self) -> str:
-        """A digest of all fields (16 hex digits), the same in every process."""
-        canonical = json.dumps(self.to_dict(), sort_keys=True, ensure_ascii=False)
+        """A digest of all fields (16 hex digits), the same in every process; equal configs have equal digests."""
+        canonical = json.dumps(_as_floats(self.to_dict()), sort_keys=True)
         return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()
+
+
+def _as_floats(value: Any) -> Any:
+    """Return `value` with its numbers as floats, so that 1 and 1.0, which are equal, are written alike."""
+    if isinstance(value, dict):
+        return {key: _as_floats(item) for key, item in value.items()}
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else value

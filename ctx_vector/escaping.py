@@ -30,17 +30,15 @@ from ctx_vector.packets import clean_text
 
 _LINE_BREAKS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f]")
-_OUTER_BLANK = re.compile(r"\A(?:[^\S\n]*\n)+|(?:\n[^\S\n]*)+\Z")
 
 _INVISIBLE_LETTERS: Final = "\u115f\u1160\u3164\uffa0\u2800"
 _INVISIBLE_CATEGORIES: Final = frozenset({"Zs", "Cf", "Mn", "Me", "Cc"})
 # A line can only be suspect when its first character is no word character (or an invisible letter), or, where labels
 # matter, when it holds a colon: so most lines are never looked at one by one.
 _SUSPECT_START = re.compile(rf"^(?:[^\w\n]|[_{_INVISIBLE_LETTERS}])", re.M)
-_DASHES: Final = frozenset(
-    "-\u00ad\u058a\u05be\u1400\u1806\u2010\u2011\u2012\u2013\u2014\u2015\u2212\u2e3a\u2e3b\u2e40\u301c\u3030\u30a0\ufe58\ufe63\uff0d"
-)
-_LABEL = re.compile(r"[^:：\n]{1,80}[:：]")
+_COLON = re.compile("[:：]")
+_LABEL_LINE = re.compile(r"^(?=[^:：\n]++[:：])", re.M)
+_LONGEST_LABEL: Final = 80  # visible characters; `role_label` makes none over 60
 
 #: Labels that are always escaped in the Context section, besides the roles of the build.
 FIXED_LABELS: Final = ("system", "user", "assistant", "tool", "developer", "function", "Memory", "记忆")
@@ -56,7 +54,9 @@ def normalise(text: str) -> str:
     if not text.isprintable():
         text = _LINE_BREAKS.sub("\n", text)
         text = _CONTROLS.sub("\ufffd", text)
-        text = _OUTER_BLANK.sub("", text)
+        text = text[text.rfind("\n", 0, len(text) - len(text.lstrip())) + 1 :]
+        tail = text.find("\n", len(text.rstrip()))
+        text = text if tail < 0 else text[:tail]
     return "" if text.isspace() else text
 
 
@@ -67,7 +67,7 @@ def single_line(text: str) -> str:
 
 def role_label(role: str) -> str:
     """Return a role as the label it gets in the Context section: one line, no colon, at most 60 characters, escaped."""
-    return escape(re.sub("[:：]", " ", single_line(role))[:60].strip() or "user")
+    return escape(single_line(re.sub("[:：]", " ", role))[:60].strip() or "user")
 
 
 @lru_cache(maxsize=4096)
@@ -80,6 +80,11 @@ def _opens(char: str) -> bool:
     if char in "({":
         return False
     return unicodedata.category(char) in ("Ps", "Pi") or unicodedata.normalize("NFKC", char).startswith("[")
+
+
+@lru_cache(maxsize=4096)
+def _dash(char: str) -> bool:
+    return char == "\u2212" or unicodedata.category(char) == "Pd"  # the minus sign looks like one
 
 
 @lru_cache(maxsize=256)
@@ -109,12 +114,15 @@ def _is_structure(rest: str, labels: frozenset[str]) -> bool:
         return False
     if _opens(rest[0]):
         return True
-    if rest[0] in _DASHES and len(rest) > 1:
+    if _dash(rest[0]) and len(rest) > 1:
         visible = _visible(rest)
-        if len(visible) > 1 and _DASHES.issuperset(visible):
+        if len(visible) > 1 and all(map(_dash, visible)):
             return True
-    if labels and (match := _LABEL.match(rest)):
-        return _label_key(match[0][:-1]) in labels
+    if labels and (colon := _COLON.search(rest)):
+        label = rest[: colon.start()]
+        if len(label) > _LONGEST_LABEL:  # padded with what nobody sees, or no label
+            label = _visible(label)
+        return len(label) <= _LONGEST_LABEL and _label_key(label) in labels
     return False
 
 
@@ -126,7 +134,7 @@ def _rewrite(text: str, labels: tuple[str, ...] | None, *, add: bool) -> str:
     keys = _label_keys(labels) if labels is not None else frozenset()
     starts = {match.start() for match in _SUSPECT_START.finditer(text)}
     if keys and (":" in text or "：" in text):
-        starts.update(match.start() for match in re.finditer(r"^(?=[^:：\n]{1,80}[:：])", text, re.M))
+        starts.update(match.start() for match in _LABEL_LINE.finditer(text))
     pieces, done = [], 0
     for start in sorted(starts):
         stop = text.find("\n", start)

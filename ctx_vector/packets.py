@@ -12,11 +12,10 @@ made. Scores lie in [0, 1]. Nothing here reads a clock.
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.errors import InputError
@@ -48,8 +47,9 @@ def clean_text(text: str) -> str:
     return text
 
 
-def as_utc(value: datetime | str | float | None, name: str = "timestamp") -> datetime | None:
-    """Return `value` as aware UTC; naive times are local, strings ISO 8601, numbers seconds since 1970.
+def as_utc(value: date | str | float | None, name: str = "timestamp") -> datetime | None:
+    """Return `value` as aware UTC; naive times are local, a date is its midnight, strings are ISO 8601, numbers seconds
+    since 1970.
 
     Raises InputError naming the value when it is none of these or out of range.
     """
@@ -60,6 +60,8 @@ def as_utc(value: datetime | str | float | None, name: str = "timestamp") -> dat
             value = datetime.fromisoformat(value.strip())
         elif isinstance(value, (int, float)) and not isinstance(value, bool):
             return datetime.fromtimestamp(value, UTC)
+        elif isinstance(value, date) and not isinstance(value, datetime):
+            value = datetime.combine(value, time())
         if isinstance(value, datetime):
             return value.astimezone(UTC)
     except (ValueError, OverflowError, OSError):
@@ -68,7 +70,7 @@ def as_utc(value: datetime | str | float | None, name: str = "timestamp") -> dat
                 return value.replace(tzinfo=UTC)
         except (ValueError, OverflowError):
             pass
-    raise InputError(f"{name}: expected a datetime, an ISO 8601 string or seconds since 1970, got {value!r}")
+    raise InputError(f"{name}: expected a datetime, an ISO 8601 string or seconds since 1970, got {value!r:.80}")
 
 
 def message_text(content: Any) -> str:
@@ -77,17 +79,29 @@ def message_text(content: Any) -> str:
         return ""
     if isinstance(content, str):
         return content
-    if isinstance(content, Sequence):
-        texts = []
-        for part in content:
-            if isinstance(part, str):
-                texts.append(part)
-            elif isinstance(part, Mapping):
-                text = part.get("text")
-                kind = str(part.get("type", "part"))
-                texts.append(text if isinstance(text, str) else f"({kind})")
-        return "\n".join(texts)
+    if isinstance(content, Sequence) and not isinstance(content, (bytes, bytearray)):
+        return "\n".join(part if isinstance(part, str) else _part_text(part) for part in content)
     raise InputError(f"message content: expected a str or a list of parts, got {type(content).__name__}")
+
+
+def _part_text(part: Any) -> str:
+    """Return the text of one part, a mapping or an object; what has none is named by its type in parentheses."""
+    known = part if isinstance(part, Mapping) else {name: getattr(part, name, None) for name in ("text", "type")}
+    text = known.get("text")
+    return text if isinstance(text, str) else f"({known.get('type') or 'part'})"
+
+
+def json_ready(value: Any, depth: int = 20) -> Any:
+    """Return `value` with only what JSON has: keys become str, and so does everything JSON does not know (also NaN)."""
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if depth and isinstance(value, Mapping):
+        return {clean_text(str(key)): json_ready(item, depth - 1) for key, item in value.items()}
+    if depth and isinstance(value, (list, tuple)):
+        return [json_ready(item, depth - 1) for item in value]
+    return clean_text(str(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +129,16 @@ class ContextPacket:
         put(self, "content", clean_text(self.content))
         put(self, "timestamp", as_utc(self.timestamp))
         score = self.relevance_score
-        if score is not None and (isinstance(score, bool) or not isinstance(score, (int, float))):
+        if score is not None:
             try:
                 score = float(score)
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 raise InputError(
                     f"relevance_score: expected a number in [0, 1], got {self.relevance_score!r}"
                 ) from None
         given = score is not None and not math.isnan(score)
         put(self, "scored", given)
-        put(self, "relevance_score", min(1.0, max(0.0, float(score))) if score is not None and given else 0.5)
+        put(self, "relevance_score", min(1.0, max(0.0, score)) if score is not None and given else 0.5)
         if self.metadata is not None and not isinstance(self.metadata, Mapping):
             raise InputError(f"packet metadata: expected a mapping, got {type(self.metadata).__name__}")
         put(self, "metadata", dict(self.metadata) if self.metadata else {})
@@ -142,14 +156,14 @@ class ContextPacket:
     @property
     def type(self) -> str:
         """`metadata["type"]`, else `general`."""
-        return str(self.meta.get("type") or "general")
+        return clean_text(str(self.meta.get("type") or "general"))
 
     @property
     def id(self) -> str:
         """`metadata["id"]`, else a digest of type, time and content; the last resort of every tie."""
         given = self.meta.get("id")
         if given is not None:
-            return str(given)
+            return clean_text(str(given))
         stamp = self.timestamp.isoformat() if self.timestamp else ""
         return hashlib.blake2b(f"{self.type}\0{stamp}\0{self.content}".encode(), digest_size=8).hexdigest()
 
@@ -160,7 +174,7 @@ class ContextPacket:
             "content": self.content,
             "timestamp": self.timestamp.isoformat() if self.timestamp else None,
             "relevance_score": self.relevance if self.scored else None,
-            "metadata": json.loads(json.dumps(self.meta, default=str)),
+            "metadata": json_ready(self.meta),
         }
 
 
@@ -168,7 +182,7 @@ class ContextPacket:
 class Message:
     """One message of a conversation, in the form of the OpenAI chat API.
 
-    `content` is a str or a list of parts. Raises InputError for a blank or many-line role.
+    `content` is a str or a list of parts. Raises InputError for a blank role; a role of many lines is rendered on one.
     """
 
     content: str | Sequence[Any] | None
@@ -182,6 +196,7 @@ class Message:
     def __post_init__(self) -> None:
         if not isinstance(self.role, str) or not self.role.strip():
             raise InputError(f"message role: expected a name such as 'user' or 'assistant', got {self.role!r}")
+        object.__setattr__(self, "role", clean_text(self.role))
         if isinstance(self.content, str):
             object.__setattr__(self, "content", clean_text(self.content))
         else:
@@ -214,7 +229,8 @@ class Candidate:
     """A packet on its way through a build: its source, its place in the order of gathering, a ready vector.
 
     `vectors` is (windows, dim) float32 with unit rows when the source already has them (a knowledge chunk), else None.
-    `rank` is the order of gathering and the very last tie-break. `messages` are set for history only.
+    `rank` is the order of gathering and the very last tie-break. `message` is set for history only. `known` holds the
+    relevance by strategies that the source computes itself (a memory's cosine among its neighbours).
     """
 
     packet: ContextPacket
@@ -222,7 +238,7 @@ class Candidate:
     rank: int = 0
     vectors: NDArray[np.float32] | None = None
     message: Message | None = None
-    turn: int = -1
+    known: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from ctx_vector.calibration import Calibration
     from ctx_vector.stages import Candidates, Encoder, Query, Scorer
 
-# Han, kana, Hangul and the scripts of South-East Asia write words without spaces between them
+# Han, kana and the scripts of South-East Asia write words without spaces between them; Hangul glues particles to words
 _UNSPACED: Final = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f"
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
+    "\U00020000-\U000323af"
 )
 _TERMS = re.compile(rf"[{_UNSPACED}]+|[^\W{_UNSPACED}]+")
 _UNSPACED_RUN = re.compile(rf"[{_UNSPACED}]")

@@ -6,23 +6,24 @@
     hf:PATH           a Hugging Face tokenizer.json on disk, as local models bring along
     toktok:NAME       the tables of the extra `toktok`, such as toktok:o200k_base
     estimate          int(characters in U+4E00-9FFF + 1.3 * words); a guess, only ever by name
-    any callable      text -> list of tokens, or text -> int
+    any callable      text -> list of tokens, or text -> int (or any object that has their length)
 
 Special-token text such as ``<|endoftext|>`` is ordinary text. Lone surrogates count as U+FFFD. Nothing is loaded before
 the first count.
 
 **Additivity.** BPE counts do not add over concatenation in general, but those of cl100k_base do exactly where the
-first text ends in a line feed and the second has no line break in its leading white space: its pre-tokenizer then
-always splits at that point. `additive` tells; tests/test_tokens.py holds it over a million pairs.
+first text ends in a line feed and the second has no CR or LF in its leading white space: its pre-tokenizer then always
+splits at that point. `additive` tells; tests/test_tokens.py holds it over a million pairs.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, Final
 
 from ctx_vector.errors import InputError, ModelError, OptionalDependencyError
@@ -30,9 +31,15 @@ from ctx_vector.packets import clean_text, message_text
 
 DEFAULT_TOKENIZER: Final = "cl100k_base"
 TOKENIZER_CHOICES: Final = "cl100k_base, hf:<path to tokenizer.json>, toktok:<name>, estimate, or a callable"
-_SEGMENT_END = re.compile(r"\n(?=[^\S\r\n]*[^\s])")
-_SEGMENT_CHARS = 20_000
-_WIDE_GAP = re.compile(r"[^\S\r\n]{50000,}(?=\S)")
+# blanks as the tokenizer sees them (Python's \s has U+001C-1F too); the look-behind keeps the search linear
+_BLANKS: Final = "\t\v\f \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_WIDE_GAP = re.compile(f"(?<![{_BLANKS}])[{_BLANKS}]{{50000,}}+(?=[^\r\n])")
+_LONG_KEY: Final = 2_000
+# joiners, half-width voicing marks, the vowels and finals of conjoining Hangul, skin tones, tags
+_EXTENDERS = re.compile(
+    "[\u200c\u200d\uff9e\uff9f\u1160-\u11ff\ud7b0-\ud7ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
+)
+_FLAG_LETTER = re.compile("[\U0001f1e6-\U0001f1ff]")
 
 Encode = Callable[[str], Sequence[int] | int]
 
@@ -56,16 +63,23 @@ def _load_hf(path: str) -> Encode:
         ) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True  # their text in a document is ordinary text
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
 
 
 def _load_toktok(name: str) -> Encode:
     try:
-        import toktok
+        from toktok import batch_count  # the package toktok-rs; another one is called toktok
     except ImportError:
         raise OptionalDependencyError(f"the tokenizer 'toktok:{name}'", "toktok") from None
-    encoding = toktok.get_encoding(name)
-    return lambda text: encoding.encode(text, disallowed_special=())
+    try:
+        batch_count([""], name, 1)
+    except KeyError:
+        raise ModelError(
+            f"tokenizer 'toktok:{name}' is not known; choose from toktok:cl100k_base, toktok:o200k_base, "
+            "toktok:o200k_harmony"
+        ) from None
+    return lambda text: int(batch_count([text], name, 1)[0])
 
 
 def estimate_tokens(text: str) -> int:
@@ -81,7 +95,8 @@ class TokenCounter:
     """Counts tokens of one tokenizer, with an LRU cache of `cache_size` texts. Safe to share between threads.
 
     `message_overhead` tokens are charged for each chat message and `reply_overhead` once, as the OpenAI chat format
-    does. Raises InputError for an unknown tokenizer, and ModelError at the first count when its file cannot be loaded.
+    does. Of a long text only a digest is remembered. Raises InputError for an unknown tokenizer, and ModelError at the
+    first count when its file cannot be loaded.
     """
 
     def __init__(
@@ -92,11 +107,13 @@ class TokenCounter:
         message_overhead: int = 3,
         reply_overhead: int = 3,
     ) -> None:
+        if cache_size < 0:
+            raise InputError(f"cache_size must be >= 0, got {cache_size}")
         self.message_overhead = message_overhead
         self.reply_overhead = reply_overhead
-        self.additive = tokenizer == DEFAULT_TOKENIZER
+        self.additive = isinstance(tokenizer, str) and tokenizer == DEFAULT_TOKENIZER
         self._cache_size = cache_size
-        self._cache: OrderedDict[str, int] = OrderedDict()
+        self._cache: OrderedDict[str | bytes, int] = OrderedDict()
         self._lock = threading.Lock()
         self._encode: Encode | None = None
         if callable(tokenizer):
@@ -119,28 +136,21 @@ class TokenCounter:
             with self._lock:
                 encode = self._encode = self._encode or self._load()
         result = encode(text)
-        if isinstance(result, int):
-            return result
-        return len(result)
+        return len(result) if isinstance(result, Sized) else int(result)
 
     def _count_now(self, text: str) -> int:
         if not text:
             return 0
         text = clean_text(text)
-        if not self.additive or len(text) <= _SEGMENT_CHARS:
+        if not self.additive:
             return self._count_raw(text)
-        # exact because of additivity; keeps every call into the tokenizer's regular expression short
         total, start = 0, 0
-        for match in _SEGMENT_END.finditer(text):
-            if match.end() - start >= _SEGMENT_CHARS:
-                total += self._count_raw(text[start : match.end()])
-                start = match.end()
-        for match in _WIDE_GAP.finditer(text, start):
-            # the tokenizer's pattern overflows its stack on such a gap; it cuts before the last blank, and so do we
-            total += self._count_raw(text[start : match.start()]) + self._count_raw(
-                text[match.start() : match.end() - 1]
-            )
-            start = match.end() - 1
+        for match in _WIDE_GAP.finditer(text):
+            # the tokenizer's pattern overflows its stack on such a gap; it cuts before the gap and before the gap's
+            # last blank, and so do we
+            gap, end = match.start(), match.end() - 1
+            total += self._count_raw(text[start:gap]) + self._count_raw(text[gap:end])
+            start = end
         return total + self._count_raw(text[start:])
 
     def count(self, text: str) -> int:
@@ -150,14 +160,17 @@ class TokenCounter:
         8
         """
         cache = self._cache
+        key: str | bytes = text
+        if len(text) > _LONG_KEY:
+            key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
         with self._lock:
-            found = cache.get(text)
+            found = cache.get(key)
             if found is not None:
-                cache.move_to_end(text)
+                cache.move_to_end(key)
                 return found
         tokens = self._count_now(text)
         with self._lock:
-            cache[text] = tokens
+            cache[key] = tokens
             if len(cache) > self._cache_size:
                 cache.popitem(last=False)
         return tokens
@@ -179,7 +192,7 @@ class TokenCounter:
         if message.get("name"):
             tokens += self.count(str(message["name"]))
         if message.get("tool_calls"):
-            tokens += self.count(json.dumps(message["tool_calls"], ensure_ascii=False, separators=(",", ":")))
+            tokens += self.count(_compact_json(message["tool_calls"]))
         if message.get("tool_call_id"):
             tokens += self.count(str(message["tool_call_id"]))
         return tokens
@@ -187,16 +200,19 @@ class TokenCounter:
     def truncate(self, text: str, max_tokens: int) -> str:
         """Return the longest prefix found that has at most `max_tokens` tokens and never splits a character.
 
-        A character with its combining marks, variation selectors and joiners stays whole.
+        A character with its combining marks, variation selectors and joiners stays whole, and so does a flag.
         """
         if max_tokens <= 0 or not text:
             return ""
+        text = clean_text(text)
         if self.count(text) <= max_tokens:
             return text
-        # Interpolated bisection: the count of a prefix grows almost in proportion to its length.
+        # Bisection, every other step by interpolation: a prefix's count mostly grows in proportion to its length.
         low, low_count, high, high_count = 0, 0, len(text), self.count(text)
+        halve = False
         while high - low > 1 and low_count < max_tokens:
-            share = (max_tokens - low_count) / max(1, high_count - low_count)
+            share = 0.5 if halve else (max_tokens - low_count) / max(1, high_count - low_count)
+            halve = not halve
             middle = min(high - 1, max(low + 1, low + int((high - low) * share)))
             tokens = self._count_now(text[:middle])
             if tokens <= max_tokens:
@@ -209,18 +225,31 @@ class TokenCounter:
         return cut
 
 
+def _compact_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
 def _whole_characters(text: str, end: int) -> int:
-    """Return the largest cut <= end that leaves no combining mark, selector or joined emoji cut off its base."""
-    import unicodedata
-
-    def joined(position: int) -> bool:
-        char = text[position]
-        return (
-            unicodedata.category(char) in ("Mn", "Me", "Mc") or "\U0001f3fb" <= char <= "\U0001f3ff" or char == "\u200d"
-        )
-
+    """Return the largest cut <= end that leaves no mark, selector, joined emoji or half of a flag cut off its base."""
     start = max(0, end - 64)  # a run of marks longer than this is noise, and may be cut
     cut = end
-    while start < cut < len(text) and (joined(cut) or text[cut - 1] == "\u200d"):
+    while start < cut < len(text) and _joined(text, cut):
         cut -= 1
     return end if cut == start and start > 0 else cut
+
+
+def _joined(text: str, position: int) -> bool:
+    """Tell whether the character at `position` belongs to the one before it."""
+    import unicodedata
+
+    char = text[position]
+    if char.isascii():
+        return char == "\n" and text[position - 1] == "\r"
+    if unicodedata.category(char) in ("Mn", "Me", "Mc") or _EXTENDERS.match(char) or text[position - 1] == "\u200d":
+        return True
+    if _FLAG_LETTER.match(char):  # flags are pairs, counted from the start of their run
+        first = position
+        while first > 0 and _FLAG_LETTER.match(text[first - 1]):
+            first -= 1
+        return (position - first) % 2 == 1
+    return False
