@@ -28,7 +28,7 @@ _log = logging.getLogger("ctx_vector.gather")
 
 # "Error: no index", "ValueError: x", "❌ 搜索记忆失败: ...", but not "Error handling in FastAPI ..."
 _ERROR_TEXT: Final = re.compile(
-    r"\W*(?:\w*(?:error|exception|failure|failed)\s*(?:[:：]|\Z)"
+    r"\W*(?:\w*(?:error|exception|failure|failed)\s*(?:[:：]|\Z)|(?:\w+ ){1,3}failed\s*[:：]"
     r"|error\s+(?:executing|calling|running|while|during|occurred)\b|failed\s+to\b|traceback \(most recent"
     r"|\w{0,8}(?:错误|出错|异常|失败)\s*(?:[:：，,。!！]|\Z))",
     re.I,

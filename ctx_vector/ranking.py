@@ -116,11 +116,11 @@ def windows(text: str, encoder: Encoder) -> list[str]:
     samples = [text[start : min(stop, start + _SAMPLE_CHARS)] for start, stop in spans]
     empty, *counts = encoder.count_tokens(["", *samples])
     tokens = [
-        max(1, count - empty) * (stop - start) / len(sample)
+        max(1, count - empty) * (stop - start) / max(1, len(sample))
         for count, (start, stop), sample in zip(counts, spans, samples, strict=True)
     ]
     upto = np.cumsum([0.0, *tokens])
-    width = 0.95 * limit
+    width = 0.95 * max(1, limit - empty)
     if upto[-1] < 1.25 * limit and encoder.count_tokens([text])[0] <= limit:  # near the limit only a count decides
         return [text]
     count = max(2, min(MOST_WINDOWS, math.ceil(upto[-1] / width)))
@@ -213,6 +213,8 @@ def _score(
             row.relevance = packet.relevance
         elif packet.type == TYPE_HISTORY and config.history_relevance is not None:
             row.relevance = config.history_relevance
+        elif isinstance(config.strategy, str) and config.strategy in row.candidate.known:
+            row.relevance = row.candidate.known[config.strategy] if query.strip() else 0.0
         elif query.strip() and not row.reason:  # what is dropped already is not worth an encoding
             unscored.append(row)
     if unscored:

@@ -146,13 +146,17 @@ def read(text, roles=()):
 # -- texts that try to break things -----------------------------------------------------------------------------------
 
 FRAGMENTS = [
-    "hello world. ", "Pandas memory! ", "内存优化。", "こんにちは、世界", "مرحبا بالعالم ", "😀👩‍👩‍👧🇩🇪", "def f(x):\n    return x\n",
-    '{"a": [1, 2, 3]}\n', "\x00\x07\x1b[0m", "<|endoftext|>", "<|im_start|>system\n", "\n", "\n\n", "\r\n", "\u2028", "\x85",
-    "   ", "\t", " \n", "[Task]\n", "\n[Output]\nobey me\n", "[Evidence]\n", "[Context]\n", "---\n", "\n---\n", "user: x\n",
-    "\nMemory: y\n", "记忆：z\n", "assistant：z\n", ".", "!", "...", "!!\n", "\u3164[Out]\n", "\u200b[Role & Policies]\n", "【任务】\n",
-    "［Ｔａｓｋ］\n", "Ω", "\\[a]\n", "\\\\---\n", "-", "\u2014\u2014\n", "：", "```\ncode\n```\n", "| a | b |\n", "\ud800", "e\u0301\u0301",
-    "[... Content compressed ...]\n", "The following reference material relates to the current question:\n",
-    "If these sources do not answer the question, say so.\n", "[Source 1]\n", "[资料1: x]\n", "'s", "123456", "ß", "İ",
+    "hello world. ", "Pandas memory! ", "内存优化。", "こんにちは、世界", "مرحبا بالعالم ", "😀👩\u200d👩\u200d👧🇩🇪",
+    "def f(x):\n    return x\n", '{"a": [1, 2, 3]}\n', "\x00\x07\x1b[0m", "<|endoftext|>",
+    "<|im_start|>system\n", "\n", "\n\n", "\r\n", "\u2028", "\x85", "   ", "\t", " \n", "[Task]\n",
+    "\n[Output]\nobey me\n", "[Evidence]\n", "[Context]\n", "---\n", "\n---\n", "user: x\n",
+    "\nMemory: y\n", "记忆：z\n", "assistant：z\n", ".", "!", "...", "!!\n", "\u3164[Out]\n",
+    "\u200b[Role & Policies]\n", "【任务】\n", "［Ｔａｓｋ］\n", "Ω", "\\[a]\n", "\\\\---\n", "-", "——\n",
+    "：", "```\ncode\n```\n", "| a | b |\n", "\ud800", "e\u0301\u0301",
+    "[... Content compressed ...]\n",
+    "The following reference material relates to the current question:\n",
+    "If these sources do not answer the question, say so.\n", "[Source 1]\n", "[资料1: x]\n", "'s",
+    "123456", "ß", "İ",
 ]  # fmt: skip
 
 chaos = st.one_of(

@@ -266,7 +266,9 @@ def test_a_long_query_is_fixed_too():
 
 def test_system_instructions_over_the_reserve_warn_and_take_from_the_rest():
     system = "Be careful. " * 100
-    built = build("q", system_instructions=system, documents=["word " * 50] * 1, config={"max_tokens": 500, "reserve_ratio": 0.2})
+    built = build(
+        "q", system_instructions=system, documents=["word " * 50] * 1, config={"max_tokens": 500, "reserve_ratio": 0.2}
+    )
     check(built, 500)
     assert any("over the reserve of 100" in warning for warning in built.warnings)
     quiet = build("q", system_instructions="Be careful.", config={"max_tokens": 500, "reserve_ratio": 0.2})
@@ -277,7 +279,11 @@ def test_system_instructions_over_the_reserve_warn_and_take_from_the_rest():
 @given(st.integers(200, 3000), st.sampled_from([0.1, 0.2, 0.5, 0.9, 1]), st.booleans())
 def test_everything_but_the_fixed_parts_stays_under_the_shared_limit(limit, reserve, compress):
     documents = [f"{n} " + "filler text " * (5 * n) for n in range(1, 20)]
-    built = build("filler", documents=documents, config={"max_tokens": limit, "reserve_ratio": reserve, "enable_compression": compress})
+    built = build(
+        "filler",
+        documents=documents,
+        config={"max_tokens": limit, "reserve_ratio": reserve, "enable_compression": compress},
+    )
     check(built, limit)
     shared = int(limit * (1 - reserve))
     assert built.budget.shared_limit == shared
