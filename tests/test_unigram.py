@@ -1,4 +1,4 @@
-"""The small tokenizer gives the ids of the `tokenizers` library, and the library maps single characters as the file says."""
+"""The small tokenizer gives the ids of the `tokenizers` library, which maps characters one by one as the file says."""
 
 from __future__ import annotations
 
