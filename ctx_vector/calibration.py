@@ -217,8 +217,8 @@ class Calibration:
         rows = [vectors[name] for vectors in (self.passages, self.questions) for name in LANGUAGES]
         if len({row.shape for row in rows}) != 1 or rows[0].ndim != 1 or not np.isfinite(rows).all():
             raise ValueError("the mean vectors differ in length or are not finite")
-        for key in [(asked, said) for asked in LANGUAGES for said in LANGUAGES]:
-            pair = self.pairs[key]
+        keys = [(asked, said) for asked in LANGUAGES for said in LANGUAGES]
+        for key, pair in [(key, pairs[key]) for pairs in (self.pairs, self.centred) for key in keys]:
             if not (-math.inf < pair.unrelated < math.inf and 0 < pair.line < pair.match < pair.high < math.inf):
                 raise ValueError(f"the points of {'-'.join(key)} do not ascend from 0: {pair}")
 
