@@ -77,7 +77,7 @@ class Shortener:
 
     def _summary(self, body: str, room: int, measure: Callable[[str], int]) -> str:
         assert self.summarizer is not None
-        allowed = room - measure("")
+        allowed = _allowed(room, measure)
         if allowed <= 0:
             return ""
         try:
@@ -102,24 +102,26 @@ class Shortener:
             return ""
         scores = self._scores(parts)
         ranked = sorted((index for index in range(len(parts)) if scores[index] > 0), key=lambda i: (-scores[i], i))
-        left = room - measure("")
+        left = _allowed(room, measure)
         chosen: list[int] = []
+
+        def joined(indices: Sequence[int]) -> str:
+            return normalise("".join(parts[index] for index in sorted(indices))).rstrip()
+
         for index in ranked:
-            if left <= 2:
+            if left < 0:
                 break
-            tokens = self.counter.count(parts[index])
-            if tokens <= left:
+            tokens = self.counter.count(parts[index].rstrip())
+            near = left - 2 < tokens  # the joins decide; left + 1 when they save one
+            if tokens <= left + 1 and (not near or measure(joined([*chosen, index])) <= room):
                 chosen.append(index)
                 left -= tokens
-        while chosen:
-            extract = normalise("".join(parts[index] for index in sorted(chosen)))
-            if measure(extract) <= room:
-                return extract
+        while chosen and measure(joined(chosen)) > room:
             chosen.pop()
-        return ""
+        return joined(chosen)
 
     def _cut(self, body: str, room: int, measure: Callable[[str], int]) -> str:
-        allowed = room - measure("")
+        allowed = _allowed(room, measure)
         while allowed > 0:
             cut = normalise(self.counter.truncate(body, allowed))
             if not cut:
@@ -129,3 +131,8 @@ class Shortener:
                 return cut
             allowed -= max(1, over)
         return ""
+
+
+def _allowed(room: int, measure: Callable[[str], int]) -> int:
+    """Return how many tokens of text fit beside the marker and the line break before it."""
+    return room - measure("a") + 1

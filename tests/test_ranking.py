@@ -268,7 +268,8 @@ def test_a_match_anywhere_in_a_long_text_is_found(encoder):
     needle = (
         "To shrink a pandas data frame, convert text columns to the category type. Numbers can be kept as int8 or "
         "float32 instead of 64 bits. A data frame uses less memory when it is read in chunks. Call "
-        "memory_usage(deep=True) to see what each column of the frame takes. Sparse columns save memory when most values are missing. "
+        "memory_usage(deep=True) to see what each column of the frame takes. Sparse columns save memory when most "
+        "values are missing. "
     )
     query = "How can a pandas data frame use less memory?"
     long = filler * 70
