@@ -62,10 +62,11 @@ _SCANNED: Final = 1_000
 def language_of(text: str) -> str:
     """Return `zh` for Chinese, `en` for anything in Latin letters, `other` for other scripts; by counting characters.
 
-    A Han character counts like a fifth of a Latin word at the boundary, since Chinese texts on technical matters are
-    full of Latin names while English ones hardly hold Han characters.
+    One Han character weighs as much as four Latin words, since Chinese texts on technical matters are full of Latin
+    names while English ones hardly hold Han characters.
 
-    >>> [language_of(text) for text in ("如何优化Pandas的内存占用?", "What does 你好 mean in English?", "東京タワー")]
+    >>> texts = "如何优化Pandas的内存占用?", "What does 你好 mean, and how do I pronounce it?", "東京タワー"
+    >>> [language_of(text) for text in texts]
     ['zh', 'en', 'other']
     """
     if text.isascii():

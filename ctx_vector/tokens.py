@@ -157,7 +157,7 @@ class TokenCounter:
         """Return the exact number of tokens of `text`.
 
         >>> TokenCounter().count("hello <|endoftext|>")
-        8
+        7
         """
         cache = self._cache
         key: str | bytes = text

@@ -1,0 +1,137 @@
+"""Imports point down only.
+
+Rows from top to bottom, as in the design: a module may import from rows below its own and from its own row, and no two
+modules of a row need each other to be imported. Imports inside functions count, and so do those under TYPE_CHECKING: a
+type from above is knowledge of what is above.
+
+One thing is let through, in functions: `from ctx_vector import __version__`. It is a constant of the package, which is
+always imported before any of its modules.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+LAYERS = {
+    "faces": """
+        __main__ cli cli_app cli_build cli_checks cli_common cli_doctor cli_explain cli_inputs cli_kb cli_knowledge
+        cli_models cli_options cli_progress cli_search cli_tables cli_text
+        mcp_server inspector adapters agent""",
+    "measuring": "experiments",
+    "the package": "__init__",
+    "assembly": "builder audit",
+    "pipeline": "inputs record gather ranking select compress structure layout",
+    "what the stages stand on": """
+        tools trim
+        knowledge sync staging sync_report upkeep views hits filters catalog
+        memory memory_edit memory_view memory_rows dialogue""",
+    "leaves": """
+        scoring recency calibration calibration_measure
+        chunking packing text_cut
+        loaders documents file_walk ignore_rules front_matter
+        format_code format_html format_markup format_office format_records
+        encoders onnx_encoder unigram encoding_cache
+        model_store model_files model_sources e5_format onnx_export tokenizer_files
+        index store""",
+    "vocabulary": "config tokens escaping stages packets errors",
+}
+PACKAGE = Path(__file__).resolve().parent.parent / "ctx_vector"
+ROW = {module: row for row, modules in enumerate(LAYERS.values()) for module in modules.split()}
+NAMES = list(LAYERS)
+
+
+def modules() -> dict[str, list[Path]]:
+    """Return the files of every module; a sub-package is one module."""
+    found = {path.stem: [path] for path in PACKAGE.glob("*.py")}
+    found |= {
+        path.parent.name: sorted(path.parent.rglob("*.py"))
+        for path in PACKAGE.glob("*/__init__.py")
+    }  # fmt: skip
+    return found
+
+
+def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
+    """Yield (module of the package, line, needed at import time) for every import of a file, wherever it stands."""
+    depth = len(path.relative_to(PACKAGE).parts) - 1
+    known = modules()
+
+    def walk(node: ast.AST, top: bool) -> Iterator[tuple[str, int, bool]]:
+        for child in ast.iter_child_nodes(node):
+            lazy = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)) or (
+                isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            )
+            if isinstance(child, ast.Import):
+                names = [alias.name for alias in child.names]
+            elif isinstance(child, ast.ImportFrom):
+                if child.level > 1:
+                    base = ["ctx_vector"] if child.level == depth + 1 else ["ctx_vector", path.parent.name]
+                elif child.level:
+                    base = ["ctx_vector", *path.relative_to(PACKAGE).parts[:-1]]
+                else:
+                    base = []
+                whole = ".".join([*base, *([child.module] if child.module else [])])
+                names = [f"{whole}.{alias.name}" for alias in child.names]
+            else:
+                names = []
+            for name in names:
+                parts = name.split(".")
+                if parts[0] == "ctx_vector" and parts[1:] != ["__version__"]:
+                    yield (parts[1] if parts[1:] and parts[1] in known else "__init__"), child.lineno, top
+            yield from walk(child, top and not lazy)
+
+    yield from walk(ast.parse(path.read_text(encoding="utf-8")), True)
+
+
+def arrows(module: str) -> Iterator[tuple[str, str, bool]]:
+    for path in modules()[module]:
+        for target, line, top in imports(path):
+            if target != module:
+                yield target, f"{path.relative_to(PACKAGE.parent)}:{line}", top
+
+
+def test_every_module_has_its_place() -> None:
+    missing = sorted(set(modules()) - set(ROW))
+    assert not missing, f"add to a row of LAYERS: {', '.join(missing)}"
+    assert sum(len(row.split()) for row in LAYERS.values()) == len(ROW), "a module stands in two rows"
+
+
+@pytest.mark.parametrize("module", sorted(modules()))
+def test_imports_point_down(module: str) -> None:
+    upward = [
+        f"{place}: {module} ({NAMES[ROW[module]]}) imports {target} ({NAMES[ROW[target]]})"
+        for target, place, _ in arrows(module)
+        if ROW.get(target, -1) < ROW.get(module, -1)
+    ]
+    assert not upward, "\n".join(upward)
+
+
+def test_no_two_modules_need_each_other() -> None:
+    graph = {module: {target for target, _, top in arrows(module) if top} for module in modules()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(f"a cycle of imports: {' -> '.join(error.args[1])}") from None
+
+
+def test_only_the_package_and_builder_read_the_version() -> None:
+    """The exception above is not a door: nothing but the version comes from the package itself."""
+    for module in set(modules()) - {"__init__"}:
+        assert "__init__" not in {target for target, _, _ in arrows(module)} or NAMES[ROW[module]] == "faces"
+
+
+def test_this_test_sees_all_kinds_of_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = (
+        "from ctx_vector import builder\nimport ctx_vector.config\nfrom ctx_vector.tokens import TokenCounter\n"
+        "if TYPE_CHECKING:\n    from ctx_vector.tools import RAGTool\n"
+        "def f():\n    from . import errors\n    from ctx_vector import __version__\n    import ctx_vector\n"
+    )
+    path = PACKAGE / "made_up.py"
+    monkeypatch.setattr(Path, "read_text", lambda self, encoding: source)
+    assert [(target, top) for target, _, top in imports(path)] == [
+        ("builder", True), ("config", True), ("tokens", True), ("tools", False), ("errors", False), ("__init__", False),
+    ]  # fmt: skip
