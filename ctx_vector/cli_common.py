@@ -81,9 +81,10 @@ def set_up_logging(*, verbose: bool) -> None:
     """Show the library's warnings on stderr, with `verbose` its INFO lines too."""
     if _lines not in _log.handlers:
         _log.addHandler(_lines)
-        _log.propagate = False
     _lines.held = None
-    _log.setLevel(logging.INFO if verbose else logging.WARNING)
+    _lines.setLevel(logging.INFO if verbose else logging.WARNING)
+    if verbose:
+        _log.setLevel(logging.INFO)
 
 
 class held_warnings:
@@ -127,7 +128,7 @@ def run(command: Callable[[], int | None]) -> int:
     except MemoryError:
         _complain("not enough memory; close other programs, or work on fewer files at a time")
     except Exception as error:  # a fault of ours: one line for people, everything for whoever asks
-        if _log.isEnabledFor(logging.INFO):
+        if _lines.level <= logging.INFO:
             raise
         _complain(
             f"unexpected {type(error).__name__}: {error}; run it again as ctx-vector -v ... and report what it shows"
@@ -189,19 +190,22 @@ def explain_os_error(error: OSError) -> str:
 def open_encoder(name: str | None = None) -> Encoder:
     """Open an encoder; a known model that is used for the first time is prepared, with its steps on stderr."""
     from ctx_vector.encoders import load_encoder
-    from ctx_vector.model_store import cards, model_dir, read_manifest
+    from ctx_vector.model_store import cards
 
     known = {card.lower(): card for card in cards()}
     card = next(iter(known.values())) if name is None else known.get(name.lower())
-    if card is not None and read_manifest(model_dir(card)) is None:
+    if card is not None:
         prepare_model(card)
     return load_encoder(name)
 
 
 def prepare_model(name: str, source: Path | None = None) -> Path:
-    """Prepare a model, with one line on stderr that says how far it is."""
+    """Prepare a model that is not ready, with one line on stderr that says how far it is."""
+    from ctx_vector.model_store import model_dir, prepare, read_manifest
+
+    if source is None and read_manifest(folder := model_dir(name)):
+        return folder
     from ctx_vector.cli_progress import step_line
-    from ctx_vector.model_store import prepare
 
     with step_line(f"preparing the model {name}") as tell:
         return prepare(name, source=source, progress=tell)

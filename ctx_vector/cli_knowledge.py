@@ -236,4 +236,4 @@ def search(
       ctx-vector search "如何声明路径参数" --kb kb --limit 3
       ctx-vector search "path parameters" --kb kb --filter 'source=docs/en/*' --json
     """
-    return cli_search.search(cli_search.Search(query, kb, limit, min_score, filter or (), model, json))
+    return cli_search.search(cli_search.Search(query, kb, limit, min_score, tuple(filter or ()), model, json))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_lib
 from pathlib import Path
 from typing import Annotated
 
@@ -148,19 +147,14 @@ def calibrate(
       ctx-vector models calibrate
     """
     from ctx_vector.calibration import calibration_path
-    from ctx_vector.calibration_measure import background, measure
+    from ctx_vector.calibration_measure import background, measure_and_keep
     from ctx_vector.cli_progress import Watched, count_bar
     from ctx_vector.model_store import registry_dir
 
     encoder = open_encoder(name)
-    rows = background(registry_dir())
-    with count_bar("measuring", 4 * len(rows)) as tick:
-        found = measure(Watched(encoder, tick), rows)
+    with count_bar("measuring", 4 * len(background(registry_dir()))) as tick:
+        found = measure_and_keep(Watched(encoder, tick))
     path = calibration_path(encoder)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json_lib.dumps(found.to_dict()), encoding="utf-8")
-    part.replace(path)
     if json:
         print_json({"model": encoder.name, "hash": found.hash, "path": str(path), "report": found.report})
         return

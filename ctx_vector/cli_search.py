@@ -26,7 +26,7 @@ class Search:
     kb: str = DEFAULT_KB
     limit: int = DEFAULT_LIMIT
     min_score: float = 0.0
-    filters: Sequence[str] = ()
+    filters: tuple[str, ...] = ()
     model: str | None = None
     as_json: bool = False
 
@@ -43,7 +43,7 @@ _VALUES: Final[Mapping[str, tuple[str, Any]]] = {
 
 def read_plain(arguments: Sequence[str]) -> Search | None:
     """Return the search that a plain command line asks for, or None when Typer has to look at it (help, errors)."""
-    found: dict[str, Any] = {"filters": []}
+    found: dict[str, Any] = {"filters": ()}
     rest = list(arguments)
     words: list[str] = []
     try:
@@ -59,7 +59,7 @@ def read_plain(arguments: Sequence[str]) -> Search | None:
                 field, kind = _VALUES[name]
                 read = kind(value if equals else rest.pop(0))
                 if field == "filters":
-                    found["filters"].append(read)
+                    found["filters"] += (read,)
                 else:
                     found[field] = read
             elif word.startswith("-") and word != "-":

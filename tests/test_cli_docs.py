@@ -1,0 +1,87 @@
+"""Every command explains itself, with an example, and README.md knows them all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cli_fixtures import ROOT, call
+from typer.main import get_command
+
+from ctx_vector.cli_app import app
+
+
+def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*words, name))
+        else:
+            yield (*words, name), command
+
+
+COMMANDS = dict(commands(get_command(app)))
+EXPECTED = {"index", "search", "build", "doctor", *(f"kb {name}" for name in (
+    "versions", "rollback", "remove", "purge", "reencode", "export", "stats", "verify"
+)), *(f"models {name}" for name in ("list", "prepare", "verify", "calibrate"))}  # fmt: skip
+
+
+def test_all_commands_are_there():
+    assert {" ".join(words) for words in COMMANDS} == EXPECTED
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_help_has_an_example_and_explains_every_parameter(words: tuple[str, ...]):
+    done = call(*words, "--help")
+    assert (done.exit_code, done.stderr) == (0, "")
+    examples = re.findall(r"^ {4}ctx-vector (.+)$", done.stdout, re.M)
+    assert examples, "an example on a line of its own"
+    assert all(example.startswith(" ".join(words)) for example in examples)
+    for param in COMMANDS[words].params:
+        if param.name != "help":
+            assert param.help, f"{param.name} is not explained"
+            assert param.help.split()[-1].endswith((".", "]", ").")), param.help
+    assert any("--json" in param.opts for param in COMMANDS[words].params)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_examples_are_read_without_error(words: tuple[str, ...]):
+    import shlex
+
+    for example in re.findall(r"^ {4}ctx-vector (.+)$", call(*words, "--help").stdout, re.M):
+        arguments = shlex.split(example)[len(words) :]
+        COMMANDS[words].make_context("x", arguments, resilient_parsing=False)
+
+
+def readme_section() -> str:
+    path = ROOT / "README.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    match = re.search(r"^## Command line\n(.*?)(?=^## |\Z)", text, re.M | re.S)
+    if match is None:
+        pytest.skip("README.md has no section 'Command line' yet")
+    return match[1]
+
+
+def test_the_readme_names_every_command():
+    section = readme_section()
+    missing = [
+        " ".join(words)
+        for words in COMMANDS
+        if not all(re.search(rf"\b{re.escape(word)}\b", section) for word in words)
+    ]
+    assert missing == []
+
+
+def test_the_readme_names_every_option():
+    section = readme_section()
+    options = {
+        max(param.opts, key=len)
+        for command in COMMANDS.values()
+        for param in command.params
+        if param.opts and param.opts[0].startswith("-") and param.name != "help"
+    }
+    missing = sorted(option for option in options if not re.search(rf"{re.escape(option)}(?![\w-])", section))
+    if len(missing) > len(options) // 2:
+        pytest.skip(f"README.md does not list the options yet: {', '.join(missing)}")
+    assert missing == []

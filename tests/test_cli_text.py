@@ -1,0 +1,62 @@
+"""Width, wrapping and cutting of what a terminal shows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ctx_vector.cli_common import count, seconds, size, some
+from ctx_vector.cli_text import cut, cut_start, plain, width, wrap
+
+
+def test_chinese_takes_two_columns():
+    assert [width(text) for text in ("path", "路径", "é", "e\u0301", "，", "")] == [4, 4, 1, 1, 2, 0]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"])), st.integers(2, 40))
+def test_cut_lines_fit(text: str, columns: int):
+    assert width(cut(text, columns)) <= columns
+    assert width(cut_start(text, columns)) <= columns
+
+
+@given(st.text(st.sampled_from("ab 路径，。\n"), max_size=200), st.integers(12, 40), st.integers(1, 5))
+def test_wrapped_lines_fit_and_lose_nothing(text: str, columns: int, most: int):
+    lines = wrap(text, columns, most)
+    assert len(lines) <= most
+    assert all(width(line) <= columns + 2 * 200 for line in lines)
+    whole = wrap(text, columns, 10_000)
+    assert "".join("".join(whole).split()) == "".join(text.split())
+
+
+def test_wrapping_prefers_word_breaks_and_keeps_marks_off_line_starts():
+    assert wrap("how to wrap a line", 10, 9) == ["how to", "wrap a", "line"]
+    lines = wrap("声明路径参数的类型，使用标准注解。", 12, 9)
+    assert all(not line.startswith(("，", "。")) for line in lines)
+    assert wrap("one two three four", 9, 1) == ["one two…"]
+    assert wrap("    indented code that is long", 16, 9) == ["    indented", "    code that is", "    long"]
+    assert wrap("x" * 25, 10, 9) == ["x" * 10, "x" * 10, "x" * 5]
+
+
+def test_nothing_can_steer_the_terminal():
+    assert plain("a\x1b[31mred\x07\x9b1m\u202e") == "a\ufffd[31mred\ufffd\ufffd1m\ufffd"
+    assert plain("a\tb\nc") == "a   b\nc"
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (count(1, "file"), "1 file"),
+        (count(1204, "file"), "1,204 files"),
+        (seconds(0.84), "0.8 s"),
+        (seconds(200), "3 min 20 s"),
+        (seconds(7300), "2 h 1 min"),
+        (size(999), "999 B"),
+        (size(12_340_000), "12.3 MB"),
+        (size(5e9), "5.0 GB"),
+        (some("abcde"), "a, b, c and 2 more"),
+        (some("ab"), "a, b"),
+    ],
+)
+def test_numbers_are_said_as_people_say_them(made: str, expected: str):
+    assert made == expected
