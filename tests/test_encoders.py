@@ -217,6 +217,9 @@ def test_a_very_long_text_is_cut_before_it_is_tokenised(encoder):
 @pytest.fixture(scope="module")
 def reference(encoder):
     """The same folder under sentence-transformers, torch and float32."""
+    import torch
+
+    torch.set_num_threads(1)  # on a busy machine torch's threads wait for one another twenty times longer than they work
     return SentenceTransformerEncoder(model_dir(E5))
 
 
