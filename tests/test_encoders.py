@@ -219,7 +219,7 @@ def reference(encoder):
     """The same folder under sentence-transformers, torch and float32."""
     import torch
 
-    torch.set_num_threads(1)  # on a busy machine torch's threads wait for one another twenty times longer than they work
+    torch.set_num_threads(1)  # on a busy machine torch's threads mostly wait for one another
     return SentenceTransformerEncoder(model_dir(E5))
 
 
