@@ -4,7 +4,8 @@
 
 Passages are of about 150 tokens. Rounds alternate between the two, so that a busy machine slows both; figures are
 medians over rounds. On a machine that others use as well torch's threads wait for one another, which flatters us; so
-the CPU time of one thread is given too, which others hardly change. Quality is compared on the same texts: the cosine of the int8 with the float32 vector.
+the CPU time of one thread is given too, which others hardly change. Quality is compared on the same texts: the cosine
+of the int8 with the float32 vector.
 """
 
 from __future__ import annotations
