@@ -1,14 +1,16 @@
 """Builds the int8 graph of a BERT encoder with mean pooling, straight from its weights (numpy and onnx only).
 
 The graph takes the word embeddings of one text, so that the large word table stays outside as a mapped file. It is
-made of the operators that measured fastest on a CPU: one fused int8 product and attention for query, key and value
-(QAttention), fused int8 products elsewhere, and Add + LayerNormalization (the fused SkipLayerNormalization is ten
-times slower). Weights are int8 per output channel in [-64, 64]: on CPUs without VNNI two products are added in 16
-bits, and a reduced range keeps that from saturating.
+made of the operators that did best on a CPU with VNNI: one int8 product and attention for query, key and value
+(QAttention; 5 % faster than MultiHeadAttention, level with plain products), int8 products elsewhere, and Add +
+LayerNormalization (the fused SkipLayerNormalization took seven times as long, a third of the whole). Weights are int8
+per output channel in [-64, 64]: on CPUs without VNNI two products are added in 16 bits, and a reduced range keeps that
+from saturating.
 
 Activations are quantised by one scale a tensor. What the widened layer puts out differs most from token to token: a
 few tokens of huge values would leave the others a handful of steps. So there each token is divided by its largest
-value before, and multiplied by it after; that alone removes two thirds of the error, for 7 % of the speed.
+value before, and multiplied by it after; that brings the vectors nearer to float32 (median cosine 0.9966 to 0.9988 on
+90 texts) for about 7 % of the speed. Recall on XQuAD did not change beyond its noise.
 """
 
 from __future__ import annotations
