@@ -62,17 +62,15 @@ def _numbers(row: Mapping[str, Any]) -> list[str]:
 
 
 def _action(row: Mapping[str, Any]) -> str:
-    return f"{row['action']} ({row['reason']})" if row["reason"] else str(row["action"])
+    return f"{row['action']}\n({row['reason']})" if row["reason"] else str(row["action"])
 
 
 def _show_budget(built: BuiltContext) -> None:
     budget = built.budget
     share = budget.total_used / budget.total_limit
-    out(
-        f"{style('Budget:', BOLD)} {budget.total_used:,} of {budget.total_limit:,} tokens ({share:.0%}); "
-        f"as text {budget.text_tokens:,}, as messages {budget.message_tokens:,}; "
-        f"all but system, Task and Output may use {budget.shared_limit:,}"
-    )
+    out(f"{style('Budget:', BOLD)} {budget.total_used:,} of {budget.total_limit:,} tokens ({share:.0%})")
+    out(f"  as text {budget.text_tokens:,}, as messages {budget.message_tokens:,}")
+    out(f"  all but system instructions, Task and Output may use {budget.shared_limit:,}")
     for name, use in budget.sources.items():
         parts = [f"{use.tokens:,} tokens", f"{use.kept} kept"]
         if use.truncated:

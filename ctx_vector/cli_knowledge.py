@@ -103,7 +103,7 @@ def _sync(
         for path, reason in report.failed.items():
             if path in paths:  # what could not even be looked at was not logged
                 note(f"warning: {path} failed: {reason}")
-    elif one_line and not dry_run and report.version and (report.added or report.updated or report.removed) == ():
+    elif one_line and not (report.added or report.updated or report.removed or report.failed):
         out("nothing has changed")
     else:
         for line in summary(report, folder, dry_run):
@@ -201,7 +201,7 @@ def _changes(watchfiles: Any, paths: Sequence[str], kb: Path) -> Iterator[object
         return real != own and not real.startswith(own + os.sep)
 
     try:
-        yield from watchfiles.watch(*paths, watch_filter=outside, raise_interrupt=False)
+        yield from watchfiles.watch(*paths, watch_filter=outside, raise_interrupt=True)
     except KeyboardInterrupt:
         pass
     note("stopped watching")

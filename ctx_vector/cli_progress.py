@@ -70,9 +70,8 @@ def index_bar() -> Generator[Callable[[Progress], None] | None]:
         def tell(progress: Progress) -> None:
             nonlocal began
             now = time.monotonic()
-            if progress.encoded and began is None:
-                began = now
-            rate = progress.encoded / max(now - began, 0.2) if began is not None and now > began else 0.0
+            began = began or now
+            rate = progress.encoded / (now - began) if now > began + 0.2 else 0.0
             bar.update(
                 task,
                 total=max(progress.bytes_total, 1),

@@ -86,15 +86,16 @@ def wrap(text: str, columns: int, most: int) -> list[str]:
 def _wrapped(line: str, columns: int) -> list[str]:
     indent = line[: len(line) - len(line.lstrip())][: columns // 2]
     lines, current, used = [], indent, width(indent)
+    room = columns if line.isascii() else columns - 2  # where a mark that must not begin a line may stand
     for token in _TOKENS.findall(line.lstrip()):
         wide = width(token)
-        if used + wide > columns and current.strip() and token not in _CLOSING:
+        if used + wide > (columns if token in _CLOSING else room) and current.strip():
             lines.append(current.rstrip())
             current, used = indent, width(indent)
             if token.isspace():
                 continue
-        while used + wide > columns and len(token) > 1:  # a word longer than the line
-            piece = cut(token, columns - used + 1).removesuffix("…")
+        while used + wide > room and len(token) > 1:  # a word longer than the line
+            piece = cut(token, room - used + 1).removesuffix("…")
             if not piece:
                 break
             lines.append(current + piece)
