@@ -212,7 +212,7 @@ class ContextBuilder:
         )
         mark = timed("rank", mark)
         layout, filler, warnings = self._fill(ranked, template, config)
-        text, messages, *sizes = self._prove(layout, filler, config)
+        text, messages, text_tokens, message_tokens = self._prove(layout, filler, config)
         mark = timed("select", mark)
         built = make_record(
             query=inputs.query,
@@ -225,12 +225,14 @@ class ContextBuilder:
             layout=layout,
             text=text,
             messages=messages,
-            sizes=(sizes[0], sizes[1]),
+            sizes=(text_tokens, message_tokens),
             warnings=warnings,
-            meta=self._meta(inputs, config, template, layout),
+            meta=self._meta(inputs, config, template),
             model_max_tokens=self.model_max_tokens,
         )
         timed("record", mark)
+        prefix = built.sections.get(ROLE, "")  # what a prompt cache can reuse
+        built.meta["prefix_hash"] = hashlib.blake2b(prefix.encode(), digest_size=8).hexdigest()
         built.meta["stages_ms"] = stages
         built.meta["build_time_ms"] = round((time.perf_counter() - started) * 1000, 3)
         report(built, ranked)
@@ -275,7 +277,7 @@ class ContextBuilder:
         return layout, filler, warnings
 
     def _check_fixed(self, layout: Layout, config: ContextConfig, has_system: bool) -> list[str]:
-        used = max(layout.recount())
+        used = max(layout.render()[2:])
         if used > config.max_tokens:
             raise BudgetError(used, config.max_tokens, layout.parts(), used)
         reserve = config.max_tokens - config.shared_limit
@@ -291,20 +293,18 @@ class ContextBuilder:
         With an additive tokenizer the first count already does; with others the layout's sums are only near.
         """
         while True:
-            text, messages = layout.text(), layout.messages()
-            sizes = layout.recount()
+            text, messages, *sizes = layout.render()
             over = max(sizes) - config.max_tokens
             if over <= 0:
-                return text, messages, *sizes
+                return text, messages, sizes[0], sizes[1]
             if not filler.give_back(max(1, over // 2)):  # in a few steps, and hardly ever more than needed
                 raise BudgetError(max(sizes), config.max_tokens, layout.parts(), max(sizes))
 
-    def _meta(self, inputs: Inputs, config: ContextConfig, template: Template, layout: Layout) -> dict[str, Any]:
+    def _meta(self, inputs: Inputs, config: ContextConfig, template: Template) -> dict[str, Any]:
         from ctx_vector import __version__
 
         encoder = self._shared.loaded()
         knowledge = getattr(self.rag_tool, "knowledge", None)
-        prefix = layout.bodies().get(ROLE, "")
         return {
             "build_id": os.urandom(16).hex(),
             "version": __version__,
@@ -313,7 +313,6 @@ class ContextBuilder:
             "locale": template.locale,
             "strategy": config.strategy if isinstance(config.strategy, str) else config.to_dict()["strategy"],
             "config_hash": self._config_hash if config is self.config else config.hash,
-            "prefix_hash": hashlib.blake2b(prefix.encode(), digest_size=8).hexdigest(),
             "tokenizer": self.counter.name,
             "model": getattr(encoder, "name", None),
             "model_fingerprint": getattr(encoder, "fingerprint", None),

@@ -221,7 +221,8 @@ def history_candidates(messages: Sequence[Any], query: str) -> tuple[list[Candid
         calls: set[str] = set()
         for place, index in enumerate(turn):
             message = said[index]
-            calls |= _call_ids(message, index)
+            if message.tool_calls:
+                calls |= _call_ids(message, index)
             packet = ContextPacket(
                 message.text, message.timestamp, metadata={"type": TYPE_HISTORY, "role": message.role}
             )
@@ -239,9 +240,9 @@ def history_candidates(messages: Sequence[Any], query: str) -> tuple[list[Candid
 
 
 def _call_ids(message: Message, index: int) -> set[str]:
-    calls = message.tool_calls or ()
+    calls = list(message.tool_calls or ())
     try:
-        json.dumps(list(calls))
+        json.dumps(calls)
         return {str(call.get("id")) for call in calls}
     except (TypeError, ValueError, AttributeError):
         raise InputError(

@@ -276,16 +276,31 @@ class Layout:
         """Return the whole context."""
         return "".join(self._segments(chat=True))
 
-    def recount(self) -> tuple[int, int]:
-        """Count text and messages anew, as rendered, without the sums kept so far.
+    def messages(self) -> list[dict[str, Any]]:
+        """Return the chat messages."""
+        return self._messages(self._segments(chat=False))
+
+    def render(self) -> tuple[str, list[dict[str, Any]], int, int]:
+        """Return text and messages, and their tokens counted anew, without the sums kept so far.
 
         Where counts add it goes section by section: those that stand in both are counted once.
         """
+        count, count_messages = self.counter.count, self.counter.count_messages
+        segments, system = self._segments(chat=True), self._segments(chat=False)
+        text, messages = "".join(segments), self._messages(system)
         if not self.counter.additive or self.split:
-            return self.counter.count(self.text()), self.counter.count_messages(self.messages())
-        system = sum(self.counter.count(segment) for segment in self._segments(chat=False))
-        rest = self.counter.count_messages([{"role": "system", "content": ""}, *self.messages()[1:]])
-        return sum(self.counter.count(segment) for segment in self._segments(chat=True)), system + rest
+            return text, messages, count(text), count_messages(messages)
+        rest = count_messages([{"role": "system", "content": ""}, *messages[1:]])
+        return text, messages, sum(map(count, segments)), rest + sum(map(count, system))
+
+    def _messages(self, segments: Sequence[str]) -> list[dict[str, Any]]:
+        system = [text[:-1] for text in segments[:-1]] + [segments[-1]] if self.split else ["".join(segments)]
+        messages: list[dict[str, Any]] = [{"role": "system", "content": text} for text in system]
+        for name in (CONTEXT, TASK):
+            for group in self._sections[name].groups.values():
+                if group.chat:
+                    messages += [dict(piece.message) for piece in group.pieces if piece.message is not None]
+        return messages
 
     def bodies(self) -> dict[str, str]:
         """Return the body of each section in the text, without its header."""
@@ -294,20 +309,6 @@ class Layout:
             if text := self._section_text(section, chat=True):
                 bodies[name] = text[len(section.header) :]
         return bodies
-
-    def messages(self) -> list[dict[str, Any]]:
-        """Return the chat messages."""
-        system = self._segments(chat=False)
-        if self.split:
-            system = [text[:-1] for text in system[:-1]] + system[-1:]
-        else:
-            system = ["".join(system)]
-        messages: list[dict[str, Any]] = [{"role": "system", "content": text} for text in system]
-        for name in (CONTEXT, TASK):
-            for group in self._sections[name].groups.values():
-                if group.chat:
-                    messages += [dict(piece.message) for piece in group.pieces if piece.message is not None]
-        return messages
 
     def rows(self) -> list[tuple[str, int, str]]:
         """Return (section, tokens, text) rows whose tokens add up to the size of the text."""

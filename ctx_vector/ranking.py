@@ -160,10 +160,11 @@ def rank(
         if row.reason:
             continue
         packet = row.candidate.packet
-        exempt = packet.type in (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY)
-        if not exempt and row.relevance < config.min_relevance:
+        if packet.type in (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY):
+            continue
+        if row.relevance < config.min_relevance:
             row.drop("below_floor", f"relevance {row.relevance:.3f} < min_relevance {config.min_relevance:g}")
-        elif not exempt and row.candidate.source != "custom":
+        elif row.candidate.source != "custom":
             key = (row.section, _content_key(packet.content))
             if key in seen:
                 row.drop("duplicate", f"same text as {seen[key]}")
@@ -206,25 +207,22 @@ def _score(
 ) -> None:
     unscored = []
     for row in rows:
-        packet = row.candidate.packet
-        if packet.type == TYPE_SYSTEM or (packet.type == TYPE_STATE and not packet.scored):
+        packet, kind = row.candidate.packet, row.candidate.packet.type
+        if kind == TYPE_SYSTEM or (kind == TYPE_STATE and not packet.scored):
             row.relevance = 1.0
         elif packet.scored:
             row.relevance = packet.relevance
-        elif packet.type == TYPE_HISTORY and config.history_relevance is not None:
+        elif kind == TYPE_HISTORY and config.history_relevance is not None:
             row.relevance = config.history_relevance
-        elif isinstance(config.strategy, str) and config.strategy in row.candidate.known:
-            row.relevance = row.candidate.known[config.strategy] if query.strip() else 0.0
         elif query.strip() and not row.reason:  # what is dropped already is not worth an encoding
             unscored.append(row)
-    if unscored:
-        _score_texts(unscored, query, scorer(), encoder)
-    for row in rows:
-        packet = row.candidate.packet
-        kind = str(packet.meta.get("memory_type") or packet.type)
+        kind = str(packet.meta.get("memory_type") or kind)
         decay = config.recency_decay_by_type.get(kind, config.recency_decay)
         floor = config.recency_floor_by_type.get(kind, config.recency_floor)
         row.recency = recency(packet.timestamp, now, decay, floor)
+    if unscored:
+        _score_texts(unscored, query, scorer(), encoder)
+    for row in rows:
         row.score = config.relevance_weight * row.relevance + config.recency_weight * row.recency
 
 

@@ -167,7 +167,9 @@ class Template:
     @staticmethod
     def body(packet: ContextPacket, message: Message | None = None) -> str:
         """Return what a packet says, normalised and not yet escaped; "" when it says nothing."""
-        return message_body(message) if message is not None else shown_text(packet.content)
+        if message is not None and (message.tool_calls or message.tool_call_id):
+            return message_body(message)
+        return shown_text(packet.content)
 
     def piece(
         self, candidate: Candidate, slot: tuple[str, str], order: tuple[Any, ...], body: str, *, shortened: bool = False
@@ -190,10 +192,9 @@ class Template:
             text = f"{self.texts['memory']}: {text}"
         if group != "history":
             return self._piece(text, order=order)
-        message = candidate.message or Message(
-            candidate.packet.content, str(candidate.packet.meta.get("role") or "user")
-        )
-        sent: dict[str, Any] = {"role": message.role, "content": message.text}
+        content = candidate.packet.content
+        message = candidate.message or Message(content, str(candidate.packet.meta.get("role") or "user"))
+        sent: dict[str, Any] = {"role": message.role, "content": content}
         if shortened:
             sent["content"] = f"{body}\n{marker}" if body else marker
         elif body == NO_OUTPUT:

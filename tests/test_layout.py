@@ -54,7 +54,7 @@ def hold_sizes(query, moves, style, evidence):
         size = layout.size()
         text, messages = layout.text(), layout.messages()
         assert (size.text, size.messages) == (tokens(text), message_tokens(messages))
-        assert layout.recount() == (size.text, size.messages)
+        assert layout.render() == (text, messages, size.text, size.messages)
         assert sum(row[1] for row in layout.rows()) == size.text
         assert size.total == max(size.text, size.messages)
         assert sum(layout.parts().values()) == size.text

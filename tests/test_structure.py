@@ -27,7 +27,7 @@ def scored(texts, **metadata):
 
 
 def label_of(role):
-    shown = re.sub("[:：]", " ", " ".join(cleaned(role).split()))[:60].strip() or "user"
+    shown = " ".join(re.sub("[:：]", " ", cleaned(role)).split())[:60].strip() or "user"
     return "\\" + shown if re.match(r"[\[【]|-{2,}\Z", shown) else shown
 
 
