@@ -1,0 +1,68 @@
+"""The rows of the READMEs' table of figures, made from the result files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+
+def rows(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
+    """Yield (English label, Chinese label, figure); a row whose result is missing is left out."""
+    encode = results.get("encode")
+    if encode:
+        ours, theirs = encode["documents_per_second"]["ours"], encode["documents_per_second"]["sentence_transformers"]
+        yield (
+            "passages of 150 tokens a second, against `SentenceTransformer.encode` (torch, fp32) on the same weights",
+            "每秒编码 150 token 的段落数，对比同一权重的 `SentenceTransformer.encode`（torch，fp32）",
+            f"{ours:.0f} : {theirs:.1f} = {ours / theirs:.1f}×",
+        )
+        ours, theirs = encode["query_ms"]["ours"], encode["query_ms"]["sentence_transformers"]
+        yield (
+            "one query, against the same",
+            "单个提问的编码，对比同上",
+            f"{ours:.1f} ms : {theirs:.1f} ms = {theirs / ours:.1f}×",
+        )
+        cosine = encode["cosine_int8_float32"]
+        yield (
+            "cosine of 8-bit vectors to fp32 ones, median and least",
+            "8 位向量与 fp32 向量的余弦，中位数与最小值",
+            f"{cosine['median']:.4f}, {cosine['least']:.4f}",
+        )
+    cold = results.get("cli_cold")
+    if cold:
+        ours, bare = cold["seconds"]["ctx-vector search"], cold["seconds"]["bare script"]
+        yield (
+            "`ctx-vector search` from a cold start, against a bare script that loads the whole model and asks the same",
+            "`ctx-vector search` 冷启动，对比加载完整模型并做同样查询的最简脚本",
+            f"{ours:.2f} s : {bare:.2f} s = {ours / bare:.2f}",
+        )
+    index = results.get("index")
+    if index:
+        yield (
+            f"index {index['documents']} Markdown files ({index['chunks']} chunks): share outside the encoder",
+            f"索引 {index['documents']} 个 Markdown 文件（{index['chunks']} 个分块）：编码以外的时间占比",
+            f"{index['share_outside_encoder']:.1%}",
+        )
+        yield (
+            "the same again, nothing changed, against the first run",
+            "再次索引而无变化，对比首次",
+            f"{index['second_share_of_first']:.2%}",
+        )
+    search = results.get("search")
+    if search:
+        yield (
+            f"search in {search['rows']:,} chunks besides encoding the query, against encoding it",
+            f"在 {search['rows']:,} 个分块中搜索（不含提问编码），对比编码",
+            f"{search['search_besides_encoding_ms']:.2f} ms : {search['encode_query_ms']:.2f} ms",
+        )
+    build = results.get("build")
+    if build:
+        for key, en, zh in (
+            ("all_fits", "everything fits", "全部放得下"),
+            ("one_shortened", "one item is shortened", "压缩一条"),
+        ):
+            part = build[key]
+            yield (
+                f"a warm build over {build['rows']:,} chunks with 20 messages besides encoding the query, {en}",
+                f"预热后在 {build['rows']:,} 个分块、20 条消息上构建（不含提问编码），{zh}",
+                f"{part['besides_ms']:.1f} ms : {part['encode_ms']:.1f} ms = {part['share']:.2f}",
+            )
