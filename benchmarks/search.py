@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import tempfile
 import time
-from pathlib import Path
 
 import numpy as np
+from common import hardware, write_result
 
 from ctx_vector import catalog
 from ctx_vector.encoders import load_encoder
@@ -89,6 +87,8 @@ def main() -> None:
         narrow = timed(lambda i: kb.search_vector(queries[i], vectors[i], filter={"part": i % 50}), len(queries))
         whole = timed(lambda i: kb.search(queries[i]), len(queries))
     result = {
+        "what": "a search besides encoding its query",
+        "hardware": hardware(),
         "rows": options.rows,
         "first_search_ms": round(opening, 2),
         "encode_query_ms": round(statistics.median(encoding), 3),
@@ -96,13 +96,8 @@ def main() -> None:
         "search_besides_encoding_p95_ms": round(float(np.percentile(besides, 95)), 3),
         "search_with_filter_ms": round(statistics.median(narrow), 3),
         "search_whole_ms": round(statistics.median(whole), 3),
-        "cpus": os.cpu_count(),
-        "machine": platform.machine(),
-        "python": platform.python_version(),
     }
-    out = Path(__file__).parent / "results" / "search.json"
-    out.parent.mkdir(exist_ok=True)
-    out.write_text(json.dumps(result, indent=2) + "\n")
+    write_result("search", result)
     print(json.dumps(result, indent=2))
 
 

@@ -47,7 +47,7 @@ def check_model(conn: sqlite3.Connection, store: Store, encoder: Encoder) -> Non
         raise ModelMismatchError(
             f"{store.path} holds vectors of {row[1]} ({row[2]} numbers, {row[0][:12]}), the encoder is {encoder.name} "
             f"({encoder.dim} numbers, {encoder.fingerprint[:12]}); open it with the encoder it was made with, or "
-            f"convert it with: ctx-vector kb reencode --kb {store.path.parent} --model {encoder.name}"
+            f"convert it with: ctx-vector kb reencode {encoder.name} --kb {store.path.parent}"
         )
 
 

@@ -339,7 +339,10 @@ class KnowledgeBase:
     def _refresh_files(self) -> None:
         with self._store.read() as conn:
             view = self._current(conn)
-        refresh_files(self._store, view, file_rows=self._file_rows, graph_rows=self._graph_rows)
+        try:
+            refresh_files(self._store, view, file_rows=self._file_rows, graph_rows=self._graph_rows)
+        except StoreError as error:  # what was asked for is done; without the file, rows are read from SQLite
+            log.warning("no index file written: %s", error)
 
     def close(self) -> None:
         """Close the files. Other objects on the same folder are not affected."""

@@ -279,9 +279,15 @@ def file_lock(owner: Store, path: Path, seconds: float, what: str = "writing to"
     """
     from filelock import FileLock, Timeout
 
+    held = FileLock(path, timeout=seconds, thread_local=False)
     try:
-        held = FileLock(path, timeout=seconds, thread_local=False)
-        held.acquire()
+        try:
+            held.acquire(timeout=0)
+        except Timeout:
+            log.log(
+                logging.INFO if seconds < 0 else logging.DEBUG, "waiting: another process is %s %s", what, owner.path
+            )
+            held.acquire()
     except Timeout:
         raise StoreError(
             f"another process has been {what} {owner.path} for {seconds:g} seconds; try again when it has finished"

@@ -25,7 +25,7 @@ import numpy as np
 from ctx_vector import catalog
 from ctx_vector.errors import StoreError
 from ctx_vector.index import FlatIndex, GraphIndex, TailedIndex, file_digest, open_index, save_index
-from ctx_vector.store import Store, get_meta
+from ctx_vector.store import Store, file_lock, get_meta
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 FILE_ROWS: Final = 50_000  # with fewer, reading SQLite takes under a quarter of a second
 GRAPH_ROWS: Final = 100_000  # with fewer, exact search takes under 9 ms
 REWRITE_SHARE: Final = 0.1  # a file is written anew when more of its rows than this have changed
+
+_PATTERNS: Final = ("index-*.ctxidx", "index-*.ctxidx.*.part")
 
 log = logging.getLogger("ctx_vector.knowledge")
 
@@ -247,6 +249,15 @@ def refresh_files(store: Store, view: View, *, file_rows: int = FILE_ROWS, graph
     Returns how many were written. Row vectors come from SQLite, never from an older file.
     """
     folder = store.path.parent
+    small = all(len(index) < file_rows for index in view.indexes.values())
+    if small and not view.files and next(folder.glob(_PATTERNS[0]), None) is None:
+        return 0
+    with file_lock(store, folder / "index.lock", -1, "writing index files beside"):
+        return _refresh(store, view, file_rows, graph_rows)
+
+
+def _refresh(store: Store, view: View, file_rows: int, graph_rows: int) -> int:
+    folder = store.path.parent
     written = 0
     keep: dict[str, IndexFile] = {}
     for language, index in view.indexes.items():
@@ -294,7 +305,7 @@ def _write_file(store: Store, view: View, language: str, kind: str) -> IndexFile
 
 def delete_files(folder: Path, keep: set[str]) -> None:
     """Delete index files that nothing points to, best-effort: another process may have them open on Windows."""
-    for pattern in ("index-*.ctxidx", "index-*.ctxidx.*.part"):
+    for pattern in _PATTERNS:
         for path in folder.glob(pattern):
             if path.name not in keep:
                 try:

@@ -838,6 +838,21 @@ def test_a_flipped_byte_costs_at_most_recall_and_is_found_by_verify(tmp_path, do
         assert kb.verify().repaired == ()
 
 
+def test_a_full_disk_under_an_index_file_costs_only_the_file(tmp_path, docs, encoder, monkeypatch, caplog):
+    def full(path, index, label):
+        raise StoreError(f"{path} cannot be written: No space left on device")
+
+    with KnowledgeBase(tmp_path / "kb", encoder, file_rows=1) as kb:
+        monkeypatch.setattr("ctx_vector.views.save_index", full)
+        assert kb.sync(docs).version == 1
+        assert "no index file written" in caplog.text
+        assert kb.search("What is a volcano?")[0].source == "docs/en/volcano.md"
+        monkeypatch.undo()
+        kb.add_text("Compass needles point north.", "compass")
+        assert len(kb.stats()["index_files"]) == 2
+        assert kb.verify().ok
+
+
 def test_verify_finds_a_vector_that_is_none_and_a_text_that_was_changed(kb, docs):
     kb.sync(docs)
     with kb._store.write() as conn:
@@ -977,8 +992,9 @@ def test_the_whole_fastapi_documentation(tmp_path, encoder):
         assert top.source.endswith("tutorial/path-params.md")
         page = corpus.joinpath(*top.source.split("/")[1:])
         text = page.read_text(encoding="utf-8")
-        page.write_text(text.replace("路径参数", "路径形参", 1), encoding="utf-8")
-        assert 1 <= kb.sync(corpus).encoded <= 3
+        before, end, after = text.rpartition("。")
+        page.write_text(f"{before}，这一句是后来加上的{end}{after}", encoding="utf-8")
+        assert kb.sync(corpus).encoded == 1
         page.unlink()
         kb.sync(corpus)
         assert top.source not in sources(kb.search(question, limit=100))
@@ -1021,7 +1037,8 @@ def recall_at_1(name, paragraphs, questions, folder, encoder):
     asked = asked[:questions]
     with KnowledgeBase(folder, encoder) as kb:
         report = kb.add_texts({"text": text, "source": id_} for id_, text in corpus.items())
-        assert report.chunks == len(corpus)  # one passage a paragraph
+        # one passage a paragraph; the few that are longer than the encoder reads have two
+        assert len(corpus) <= report.chunks <= 1.05 * len(corpus)
         vectors = encoder.encode_queries([question for question, _ in asked])
         found = [
             kb.search_vector(question, vector, 1, 0.0)[0].source == document
@@ -1045,4 +1062,4 @@ def test_search_ranks_a_sample_of_xquad_like_the_encoder(name, tmp_path, encoder
 def test_search_ranks_xquad_like_the_encoder(name, least, tmp_path, encoder):
     found, raw = recall_at_1(name, None, None, tmp_path / "kb", encoder)
     assert raw >= least
-    assert found >= raw - 0.005
+    assert found >= raw - 0.005, (found, raw)
