@@ -61,7 +61,7 @@ def main() -> int:
         old = path.read_text(encoding="utf-8")
         new = filled(old, "table", "benchmarks", benchmark_table(name.endswith("zh.md")))
         block = "quickstart_zh" if name.endswith("zh.md") else "quickstart"
-        new = filled(new, "output", block, "```text\n" + run_quick_start(quick_start(old)) + "```\n")
+        new = filled(new, "output", block, "````text\n" + run_quick_start(quick_start(old)) + "````\n")
         if new != old:
             stale.append(name)
             if not check:

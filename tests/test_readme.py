@@ -33,7 +33,7 @@ tables = load_tables()
 @pytest.mark.parametrize("name", tables.READMES)
 def test_the_quick_start_prints_what_is_shown(name, encoder):
     readme = (ROOT / name).read_text(encoding="utf-8")
-    shown = re.search(r"<!-- output:\w+ -->\n```text\n(.*?)```\n<!-- /output -->", readme, re.S)
+    shown = re.search(r"<!-- output:\w+ -->\n````text\n(.*?)````\n<!-- /output -->", readme, re.S)
     assert shown, "no output block"
     assert tables.run_quick_start(tables.quick_start(readme)) == shown[1]
 
