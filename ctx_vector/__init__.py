@@ -22,7 +22,8 @@ from ctx_vector.tokens import TokenCounter
 if TYPE_CHECKING:
     from ctx_vector.encoders import load_encoder
     from ctx_vector.knowledge import KnowledgeBase
-    from ctx_vector.tools import RAGTool
+    from ctx_vector.memory import Memory
+    from ctx_vector.tools import MemoryTool, RAGTool
 
 __version__ = "0.1.0"
 
@@ -35,6 +36,8 @@ __all__ = [
     "ContextPacket",
     "CtxVectorError",
     "KnowledgeBase",
+    "Memory",
+    "MemoryTool",
     "Message",
     "RAGTool",
     "TokenCounter",
@@ -43,7 +46,13 @@ __all__ = [
 ]
 
 # what needs SQLite, FAISS or the encoder is imported when it is asked for
-_LAZY = {"KnowledgeBase": "knowledge", "RAGTool": "tools", "load_encoder": "encoders"}
+_LAZY = {
+    "KnowledgeBase": "knowledge",
+    "Memory": "memory",
+    "MemoryTool": "tools",
+    "RAGTool": "tools",
+    "load_encoder": "encoders",
+}
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 

@@ -1,5 +1,7 @@
 """The tools an agent calls: one `run({"action": ...})` over the objects behind.
 
+    tool = MemoryTool(user_id="ada")
+    tool.run({"action": "add", "content": "Ada prefers Chinese", "memory_type": "semantic", "importance": 0.8})
     tool = RAGTool(knowledge_base_path="./kb")
     tool.run({"action": "sync", "paths": ["docs"]})
     tool.run({"action": "search", "query": "How do I declare a path parameter?", "limit": 3})
@@ -12,10 +14,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.errors import InputError
 from ctx_vector.knowledge import KnowledgeBase
+from ctx_vector.memory import Memory, MemoryHit
 from ctx_vector.packets import Candidate, ContextPacket
 
 if TYPE_CHECKING:
@@ -36,7 +40,144 @@ def _take(arguments: Mapping[str, Any], action: str, **defaults: Any) -> dict[st
     return {key: arguments[key] if arguments.get(key) is not None else value for key, value in defaults.items()}
 
 
-class RAGTool:
+class _Tool:
+    """What both tools share: finding the method of an action."""
+
+    def _actions(self) -> Mapping[str, Callable[[Mapping[str, Any]], Any]]:
+        raise NotImplementedError
+
+    def run(self, parameters: Mapping[str, Any]) -> Any:
+        """Do one action. Raises InputError naming the actions or arguments there are."""
+        actions = self._actions()
+        action = parameters.get("action") if isinstance(parameters, Mapping) else None
+        if action not in actions:
+            raise InputError(f"action: expected one of {', '.join(actions)}, got {action!r}")
+        return actions[str(action)](parameters)
+
+
+class MemoryTool(_Tool):
+    """One user's memory as a tool; `tool.memory` is the Memory behind. `path` defaults to the platform's data folder.
+
+    Actions: `add` (content, memory_type="working", importance=0.5, timestamp, session, speaker, metadata),
+    `search` (query, limit=10, min_importance=0.3, memory_type), `update` (memory_id and what changes),
+    `remove` (memory_id), `forget` (strategy, threshold=0.2 or the number to keep, max_age_days=90),
+    `consolidate` (from_type, to_type, importance_threshold=0.7), `summary`, `stats`, `clear_all`.
+    Scores are calibrated relevance in [0, 1].
+    """
+
+    name = "memory"
+    description = "Remembers, recalls and forgets things about a user."
+
+    def __init__(
+        self,
+        user_id: str = "default",
+        path: str | os.PathLike[str] | None = None,
+        encoder: Encoder | None = None,
+        *,
+        memory: Memory | None = None,
+    ) -> None:
+        if memory is None:
+            if path is None:
+                from platformdirs import user_data_path
+
+                path = Path(user_data_path("ctx_vector")) / "memory"
+            memory = Memory(path, user_id, encoder)
+        self.memory = memory
+
+    def _actions(self) -> Mapping[str, Callable[[Mapping[str, Any]], Any]]:
+        return {
+            "add": self._add,
+            "search": self._search,
+            "update": self._update,
+            "remove": self._remove,
+            "forget": self._forget,
+            "consolidate": self._consolidate,
+            "summary": self._summary,
+            "stats": self._stats,
+            "clear_all": self._clear_all,
+        }
+
+    def _add(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        given = _take(
+            arguments,
+            "add",
+            content=_MISSING,
+            memory_type="working",
+            importance=0.5,
+            timestamp=None,
+            session=None,
+            speaker=None,
+            metadata=None,
+        )
+        given["type"] = given.pop("memory_type")
+        return {"memory_id": self.memory.add(**given)}
+
+    def _search(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
+        given = _take(arguments, "search", query=_MISSING, limit=10, min_importance=0.3, memory_type=None)
+        hits = self.memory.search(
+            given["query"], given["limit"], min_importance=given["min_importance"], type=given["memory_type"]
+        )
+        return [hit.to_dict() for hit in hits]
+
+    def _update(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        given = _take(
+            arguments,
+            "update",
+            memory_id=_MISSING,
+            content=None,
+            memory_type=None,
+            importance=None,
+            timestamp=None,
+            metadata=None,
+        )
+        given["type"] = given.pop("memory_type")
+        return {"memory_id": str(self.memory.update(given.pop("memory_id"), **given).id)}
+
+    def _remove(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        memory_id = _take(arguments, "remove", memory_id=_MISSING)["memory_id"]
+        self.memory.remove(memory_id)
+        return {"removed": str(memory_id)}
+
+    def _forget(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        given = _take(arguments, "forget", strategy="importance_based", threshold=0.2, max_age_days=90.0)
+        return {"forgotten": self.memory.forget(**given)}
+
+    def _consolidate(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        given = _take(arguments, "consolidate", from_type="working", to_type="episodic", importance_threshold=0.7)
+        return {"consolidated": self.memory.consolidate(**given)}
+
+    def _summary(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        return {"summary": self.memory.summary(_take(arguments, "summary", limit=10)["limit"])}
+
+    def _stats(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        _take(arguments, "stats")
+        return self.memory.stats()
+
+    def _clear_all(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        _take(arguments, "clear_all")
+        return {"removed": self.memory.clear_all()}
+
+    def candidates(
+        self, query: str, *, now: datetime, encoder: Encoder, limit: int, min_importance: float
+    ) -> Sequence[Candidate]:
+        """Return search results as candidates for the builder, with their vectors and their own relevance.
+
+        `encoder` is the builder's; when it is the memory's, its cached query vector serves.
+        """
+        own = encoder.fingerprint == self.memory.encoder.fingerprint
+        vector = (encoder if own else self.memory.encoder).encode_queries([query])[0]
+        hits = self.memory.search_vector(query, vector, limit, min_importance=min_importance, now=now)
+        return [_memory_candidate(hit, with_vector=own) for hit in hits]
+
+
+def _memory_candidate(hit: MemoryHit, *, with_vector: bool) -> Candidate:
+    found = hit.to_dict()
+    packet = ContextPacket(hit.content, hit.timestamp, metadata={**found["metadata"], "id": hit.id})
+    vectors = hit.vector[None, :] if with_vector else None
+    return Candidate(packet, "memory", vectors=vectors, known={"cosine": hit.score})
+
+
+class RAGTool(_Tool):
     """Local knowledge as a tool. The index folder is made when absent; `tool.knowledge` is the KnowledgeBase behind.
 
     Actions: `add_document` (file_path), `add_text` (text, source, timestamp, metadata), `sync` (paths),
@@ -55,20 +196,19 @@ class RAGTool:
     ) -> None:
         self.knowledge = knowledge or KnowledgeBase(knowledge_base_path, encoder)
 
-    def run(self, parameters: Mapping[str, Any]) -> Any:
-        """Do one action. Raises InputError naming the actions or arguments there are."""
-        actions: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    def _actions(self) -> Mapping[str, Callable[[Mapping[str, Any]], Any]]:
+        return {
             "add_document": self._add_document,
             "add_text": self._add_text,
             "sync": self._sync,
             "search": self._search,
             "remove": self._remove,
-            "stats": lambda arguments: self.knowledge.stats() if not _take(arguments, "stats") else {},
+            "stats": self._stats,
         }
-        action = parameters.get("action") if isinstance(parameters, Mapping) else None
-        if action not in actions:
-            raise InputError(f"action: expected one of {', '.join(actions)}, got {action!r}")
-        return actions[str(action)](parameters)
+
+    def _stats(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        _take(arguments, "stats")
+        return self.knowledge.stats()
 
     def _add_document(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         given = _take(arguments, "add_document", file_path=_MISSING)

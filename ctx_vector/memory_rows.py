@@ -1,0 +1,274 @@
+"""How memories lie in SQLite: one table for all users, and what a reader has to hear of changes.
+
+A memory has two encodings: its text alone, and its text with its neighbours in the session (dialogue.py). `generation`
+counts changes; `changed` of a row and the table `gone` say what happened after which generation, so that a view in
+memory reads only that. Everything is asked for by user: no statement here finds a row of another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from ctx_vector.dialogue import Turn, spoken
+from ctx_vector.errors import InputError
+from ctx_vector.packets import as_utc, clean_text
+from ctx_vector.store import Migration, common_tables, get_meta, set_meta
+
+TYPES: Final = ("working", "episodic", "semantic", "profile")
+_GONE_KEPT: Final = 10_000  # removals a view can catch up with; one that missed more is read anew
+
+
+def _m001(conn: sqlite3.Connection) -> None:
+    common_tables(conn)
+    conn.execute(
+        "CREATE TABLE memories (id INTEGER PRIMARY KEY AUTOINCREMENT, user_id TEXT NOT NULL, content TEXT NOT NULL, "
+        "folded BLOB NOT NULL, type TEXT NOT NULL, importance REAL NOT NULL, timestamp TEXT, created TEXT NOT NULL, "
+        "session TEXT, speaker TEXT, metadata TEXT NOT NULL, language TEXT NOT NULL, "
+        "alone INTEGER NOT NULL REFERENCES encodings, around INTEGER NOT NULL REFERENCES encodings, "
+        "changed INTEGER NOT NULL)"
+    )
+    conn.execute("CREATE INDEX memories_session ON memories (user_id, session, id)")
+    conn.execute("CREATE INDEX memories_folded ON memories (user_id, type, folded)")
+    conn.execute("CREATE INDEX memories_changed ON memories (user_id, changed)")
+    conn.execute("CREATE INDEX memories_alone ON memories (alone)")
+    conn.execute("CREATE INDEX memories_around ON memories (around)")
+    conn.execute("CREATE TABLE gone (user_id TEXT NOT NULL, generation INTEGER NOT NULL, id INTEGER NOT NULL)")
+    conn.execute("CREATE INDEX gone_generation ON gone (user_id, generation)")
+
+
+MIGRATIONS: Final[tuple[Migration, ...]] = (_m001,)
+
+
+@dataclass(frozen=True, slots=True)
+class NewMemory:
+    """A memory as it was asked for, checked. `importance` in [0, 1], times aware UTC."""
+
+    content: str
+    type: str = "episodic"
+    importance: float = 0.5
+    timestamp: datetime | None = None
+    session: str | None = None
+    speaker: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def checked(cls, values: Mapping[str, Any]) -> NewMemory:
+        """Return it from a mapping. Raises InputError naming the key, the value and the bound."""
+        names = ("content", "type", "importance", "timestamp", "session", "speaker", "metadata")
+        unknown = [key for key in values if key not in names]
+        if unknown:
+            raise InputError(f"memory: unknown key {unknown[0]!r}; it has {', '.join(names)}")
+        given = {key: value for key, value in values.items() if value is not None}
+        content = given.get("content")
+        if not isinstance(content, str) or not content.strip():
+            raise InputError(f"memory content: expected a text that is not blank, got {content!r}")
+        metadata = given.get("metadata", {})
+        if not isinstance(metadata, Mapping):
+            raise InputError(f"memory metadata: expected a mapping, got {type(metadata).__name__}")
+        try:
+            json.dumps(dict(metadata))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"memory metadata: expected values that JSON can hold: {error}") from None
+        return cls(
+            content=clean_text(content),
+            type=check_type(given.get("type", "episodic")),
+            importance=check_importance(given.get("importance", 0.5)),
+            timestamp=as_utc(given.get("timestamp")),
+            session=None if given.get("session") is None else clean_text(str(given["session"])),
+            speaker=None if given.get("speaker") is None else clean_text(str(given["speaker"])),
+            metadata=dict(metadata),
+        )
+
+    @property
+    def folded(self) -> bytes:
+        """The key by which equal texts are found: a digest of speaker and text, NFKC, with single blanks."""
+        return fold_turn(self)
+
+
+def fold_turn(turn: Turn) -> bytes:
+    """Return a 16-byte digest of speaker and text in NFKC form, white space collapsed: equal for equal memories."""
+    folded = " ".join(unicodedata.normalize("NFKC", spoken(turn)).split())
+    return hashlib.blake2b(folded.encode(), digest_size=16).digest()
+
+
+def check_type(value: Any, name: str = "memory type") -> str:
+    """Return a memory type. Raises InputError with the choices."""
+    if value not in TYPES:
+        raise InputError(f"{name}: expected one of {', '.join(TYPES)}, got {value!r}")
+    return str(value)
+
+
+def check_importance(value: Any, name: str = "importance") -> float:
+    """Return a number in [0, 1]. Raises InputError with the value."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise InputError(f"{name}: expected a number in [0, 1], got {value!r}")
+    return float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A stored memory, without its vectors."""
+
+    id: int
+    content: str
+    type: str
+    importance: float
+    timestamp: datetime | None
+    created: datetime
+    session: str | None
+    speaker: str | None
+    metadata: dict[str, Any]
+    language: str
+    alone: int
+    around: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values; `Memory.add_many` takes the ones of `NewMemory` back."""
+        return {
+            "id": str(self.id),
+            "content": self.content,
+            "type": self.type,
+            "importance": self.importance,
+            "timestamp": self.timestamp.isoformat() if self.timestamp else None,
+            "session": self.session,
+            "speaker": self.speaker,
+            "metadata": self.metadata,
+        }
+
+
+_COLUMNS: Final = (
+    "id, content, type, importance, timestamp, created, session, speaker, metadata, language, alone, around"
+)
+
+
+def _row(values: Sequence[Any]) -> Row:
+    (id_, content, kind, importance, stamp, created, session, speaker, metadata, language, alone, around) = values
+    return Row(
+        id_,
+        content,
+        kind,
+        importance,
+        datetime.fromisoformat(stamp) if stamp else None,
+        datetime.fromisoformat(created),
+        session,
+        speaker,
+        json.loads(metadata),
+        language,
+        alone,
+        around,
+    )
+
+
+def rows_by_id(conn: sqlite3.Connection, user: str, ids: Iterable[int]) -> dict[int, Row]:
+    """Return the user's rows among these ids."""
+    wanted = json.dumps([int(id_) for id_ in ids])
+    found = conn.execute(
+        f"SELECT {_COLUMNS} FROM memories WHERE user_id = ? AND id IN (SELECT value FROM json_each(?))", (user, wanted)
+    )
+    return {values[0]: _row(values) for values in found}
+
+
+def all_rows(conn: sqlite3.Connection, user: str, kind: str | None = None) -> list[Row]:
+    """Return all of the user's rows, or those of one type, in the order they were added."""
+    found = conn.execute(
+        f"SELECT {_COLUMNS} FROM memories WHERE user_id = ?1 AND (?2 IS NULL OR type = ?2) ORDER BY id", (user, kind)
+    )
+    return [_row(values) for values in found]
+
+
+def session_rows(conn: sqlite3.Connection, user: str, session: str) -> list[Row]:
+    """Return the user's rows of one session in order of speaking."""
+    found = conn.execute(
+        f"SELECT {_COLUMNS} FROM memories WHERE user_id = ? AND session = ? ORDER BY id", (user, session)
+    )
+    return [_row(values) for values in found]
+
+
+def last_of_session(conn: sqlite3.Connection, user: str, session: str, count: int) -> list[Row]:
+    """Return the newest `count` rows of a session, in order of speaking."""
+    found = conn.execute(
+        f"SELECT {_COLUMNS} FROM memories WHERE user_id = ? AND session = ? ORDER BY id DESC LIMIT ?",
+        (user, session, count),
+    )
+    return [_row(values) for values in found][::-1]
+
+
+def equal_text(conn: sqlite3.Connection, user: str, kind: str, folded: bytes) -> Row | None:
+    """Return the user's memory of this type with an equal text."""
+    found = conn.execute(
+        f"SELECT {_COLUMNS} FROM memories WHERE user_id = ? AND type = ? AND folded = ? ORDER BY id LIMIT 1",
+        (user, kind, folded),
+    ).fetchone()
+    return None if found is None else _row(found)
+
+
+def next_generation(conn: sqlite3.Connection) -> int:
+    """Count a change, and return its number."""
+    number = int(get_meta(conn, "generation", 0)) + 1
+    set_meta(conn, "generation", number)
+    return number
+
+
+def insert(
+    conn: sqlite3.Connection,
+    user: str,
+    new: NewMemory,
+    *,
+    created: datetime,
+    language: str,
+    alone: int,
+    around: int,
+    generation: int,
+) -> int:
+    """Write a memory and return its id."""
+    stamp = new.timestamp.isoformat() if new.timestamp else None
+    done = conn.execute(
+        "INSERT INTO memories (user_id, content, folded, type, importance, timestamp, created, session, speaker, "
+        "metadata, language, alone, around, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            user, new.content, new.folded, new.type, new.importance, stamp, created.isoformat(), new.session,
+            new.speaker, json.dumps(dict(new.metadata), ensure_ascii=False), language, alone, around, generation,
+        ),
+    )  # fmt: skip
+    return int(done.lastrowid or 0)
+
+
+def change(conn: sqlite3.Connection, user: str, id_: int, generation: int, **columns: Any) -> None:
+    """Set columns of one memory."""
+    if "metadata" in columns:
+        columns["metadata"] = json.dumps(columns["metadata"], ensure_ascii=False)
+    if columns.get("timestamp") is not None:
+        columns["timestamp"] = columns["timestamp"].isoformat()
+    columns["changed"] = generation
+    setting = ", ".join(f"{name} = ?" for name in columns)
+    conn.execute(f"UPDATE memories SET {setting} WHERE user_id = ? AND id = ?", (*columns.values(), user, id_))
+
+
+def delete(conn: sqlite3.Connection, user: str, ids: Iterable[int], generation: int) -> None:
+    """Delete memories; their encodings are the caller's to `sweep`."""
+    ids = list(ids)
+    conn.executemany("DELETE FROM memories WHERE user_id = ? AND id = ?", ((user, id_) for id_ in ids))
+    conn.executemany("INSERT INTO gone VALUES (?, ?, ?)", ((user, generation, id_) for id_ in ids))
+    conn.execute("DELETE FROM gone WHERE rowid <= (SELECT max(rowid) FROM gone) - ?", (_GONE_KEPT,))
+
+
+def sweep(conn: sqlite3.Connection, encodings: Iterable[int]) -> None:
+    """Delete those of the encodings that no memory refers to any more."""
+    conn.executemany(
+        "DELETE FROM encodings WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM memories WHERE alone = ?1) "
+        "AND NOT EXISTS (SELECT 1 FROM memories WHERE around = ?1)",
+        ((id_,) for id_ in encodings),
+    )
+
+
+def oldest_gone(conn: sqlite3.Connection) -> int:
+    """Return the oldest generation whose removals are all still known; 0 when none was forgotten."""
+    count, oldest = conn.execute("SELECT count(*), min(generation) FROM gone").fetchone()
+    return int(oldest) if count >= _GONE_KEPT else 0
