@@ -14,6 +14,7 @@ have no error is read here (`cli_search.read_plain`); a test holds the two reade
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -30,6 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
         plain = read_plain(given[1:])
         if plain is not None:
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one query needs no pool of threads
             finish(run(lambda: search(plain)), quick=arguments is None)
     finish(run(lambda: _typer(given)))
 
