@@ -13,16 +13,15 @@ import importlib
 import logging
 from typing import TYPE_CHECKING, Any
 
-from ctx_vector.builder import ContextBuilder
-from ctx_vector.config import ContextConfig
-from ctx_vector.errors import BudgetError, ConfigError, CtxVectorError
-from ctx_vector.packets import BuiltContext, ContextPacket, Message
-from ctx_vector.tokens import TokenCounter
-
 if TYPE_CHECKING:
+    from ctx_vector.builder import ContextBuilder
+    from ctx_vector.config import ContextConfig
     from ctx_vector.encoders import load_encoder
+    from ctx_vector.errors import BudgetError, ConfigError, CtxVectorError
     from ctx_vector.knowledge import KnowledgeBase
     from ctx_vector.memory import Memory
+    from ctx_vector.packets import BuiltContext, ContextPacket, Message
+    from ctx_vector.tokens import TokenCounter
     from ctx_vector.tools import MemoryTool, RAGTool
 
 __version__ = "0.1.0"
@@ -45,12 +44,21 @@ __all__ = [
     "load_encoder",
 ]
 
-# what needs SQLite, FAISS or the encoder is imported when it is asked for
+# every name is imported when it is asked for, so that a command or a program loads only what it uses
 _LAZY = {
+    "BudgetError": "errors",
+    "BuiltContext": "packets",
+    "ConfigError": "errors",
+    "ContextBuilder": "builder",
+    "ContextConfig": "config",
+    "ContextPacket": "packets",
+    "CtxVectorError": "errors",
     "KnowledgeBase": "knowledge",
     "Memory": "memory",
     "MemoryTool": "tools",
+    "Message": "packets",
     "RAGTool": "tools",
+    "TokenCounter": "tokens",
     "load_encoder": "encoders",
 }
 

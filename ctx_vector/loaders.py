@@ -17,11 +17,11 @@ from typing import Any
 
 from ctx_vector.documents import Block, Document, Parsed, paragraphs, stated_date
 from ctx_vector.errors import CtxVectorError, InputError, LoaderError
-from ctx_vector.format_code import LANGUAGES, parse_code
-from ctx_vector.format_html import parse_html
-from ctx_vector.format_markup import parse_markdown, parse_rst
-from ctx_vector.format_office import clean, parse_docx, parse_pdf, parse_pptx, parse_xlsx
-from ctx_vector.format_records import parse_csv, parse_json, parse_jsonl
+from ctx_vector.formats.code import LANGUAGES, parse_code
+from ctx_vector.formats.html import parse_html
+from ctx_vector.formats.markup import parse_markdown, parse_rst
+from ctx_vector.formats.office import clean, parse_docx, parse_pdf, parse_pptx, parse_xlsx
+from ctx_vector.formats.records import parse_csv, parse_json, parse_jsonl
 
 __all__ = ["BINARY_LOADERS", "MAX_BYTES", "TEXT_LOADERS", "Block", "Document", "load_document", "load_text"]
 

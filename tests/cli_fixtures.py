@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from ctx_vector.cli_app import app
-from ctx_vector.cli_common import set_up_logging
+from ctx_vector.cli.app import app
+from ctx_vector.cli.common import set_up_logging
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "data"

@@ -17,8 +17,9 @@ from cli_fixtures import bad, call, command, environment, good, kb, notes, quiet
 from typer.main import get_command
 
 import ctx_vector
-from ctx_vector import cli_common, cli_search
-from ctx_vector.cli_app import app
+from ctx_vector.cli import common as cli_common
+from ctx_vector.cli import search as cli_search
+from ctx_vector.cli.app import app
 
 FIXTURES = (kb, notes, quiet_logs)
 

@@ -10,7 +10,7 @@ import pytest
 from cli_fixtures import ROOT, call
 from typer.main import get_command
 
-from ctx_vector.cli_app import app
+from ctx_vector.cli.app import app
 
 
 def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:

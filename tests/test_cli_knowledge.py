@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from cli_fixtures import bad, call, good, kb, notes, quiet_logs
 
-from ctx_vector import cli_knowledge, cli_search
-from ctx_vector.cli_common import UsageError
+from ctx_vector.cli import knowledge as cli_knowledge
+from ctx_vector.cli import search as cli_search
+from ctx_vector.cli.common import UsageError
 from ctx_vector.errors import InputError
 
 FIXTURES = (kb, notes, quiet_logs)
@@ -191,7 +192,7 @@ def test_weak_hits_are_called_so(capsys: pytest.CaptureFixture[str]):
 
 
 def test_hits_fit_the_terminal(kb: Path, monkeypatch: pytest.MonkeyPatch):
-    from ctx_vector.cli_text import width
+    from ctx_vector.cli.text import width
 
     monkeypatch.setenv("COLUMNS", "60")
     shown = good(call("search", "如何优化Pandas的内存占用？", "--kb", kb))
@@ -238,7 +239,7 @@ def test_versions_rollback_remove_and_purge(notes: Path, tmp_path: Path):
 
 
 def test_purge_asks_on_a_terminal(notes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    from ctx_vector import cli_kb
+    from ctx_vector.cli import kb as cli_kb
 
     good(call("index", notes, "--kb", tmp_path / "kb"))
     asked: list[str] = []

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctx_vector.cli_common import count, seconds, size, some
-from ctx_vector.cli_text import cut, cut_start, plain, width, wrap
+from ctx_vector.cli.common import count, seconds, size, some
+from ctx_vector.cli.text import cut, cut_start, plain, width, wrap
 
 
 def test_chinese_takes_two_columns():

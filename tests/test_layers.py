@@ -19,8 +19,7 @@ import pytest
 
 LAYERS = {
     "faces": """
-        __main__ cli cli_app cli_build cli_checks cli_common cli_doctor cli_explain cli_inputs cli_kb cli_knowledge
-        cli_models cli_options cli_progress cli_search cli_tables cli_text
+        __main__ cli
         mcp_server inspector adapters agent""",
     "measuring": "experiments",
     "the package": "__init__",
@@ -33,8 +32,7 @@ LAYERS = {
     "leaves": """
         scoring recency calibration calibration_measure
         chunking packing text_cut
-        loaders documents file_walk ignore_rules front_matter
-        format_code format_html format_markup format_office format_records
+        loaders formats documents file_walk ignore_rules
         encoders onnx_encoder unigram encoding_cache
         model_store model_files model_sources e5_format onnx_export tokenizer_files
         index store""",

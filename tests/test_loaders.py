@@ -19,7 +19,7 @@ import pytest
 
 from ctx_vector.documents import Block, Document, as_utc, plain_title
 from ctx_vector.errors import InputError, LoaderError, OptionalDependencyError
-from ctx_vector.format_records import readable_escapes
+from ctx_vector.formats.records import readable_escapes
 from ctx_vector.loaders import decode, load_document, load_text
 
 CORPUS = Path(__file__).resolve().parents[2] / "shared" / "corpora" / "fastapi-docs"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.cli_text import read_text
+from ctx_vector.cli.text import read_text
 from ctx_vector.errors import ConfigError, InputError
 
 if TYPE_CHECKING:

@@ -205,7 +205,7 @@ def prepare_model(name: str, source: Path | None = None) -> Path:
 
     if source is None and read_manifest(folder := model_dir(name)):
         return folder
-    from ctx_vector.cli_progress import step_line
+    from ctx_vector.cli.progress import step_line
 
     with step_line(f"preparing the model {name}") as tell:
         return prepare(name, source=source, progress=tell)

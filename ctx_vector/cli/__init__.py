@@ -1,15 +1,15 @@
 """The command line: `ctx-vector`, or `python -m ctx_vector`.
 
-    cli            starts: a plain `search` at once, everything else through Typer
-    cli_app        the Typer application: which commands there are
-    cli_*          one file a group of commands: parse, call one library function, print
-    cli_common     what all commands share: errors to exit codes, output, log lines, encoders
+    __init__    starts: a plain `search` at once, everything else through Typer
+    app         the Typer application: which commands there are
+    common      what all commands share: errors to exit codes, output, log lines, encoders
+    the rest    one file a group of commands: parse, call one library function, print
 
 Results go to stdout, everything else to stderr. Exit codes: 0, 1 (one line ``error: ...``), 2 (wrong usage), 130
 (interrupted).
 
 Loading Typer takes as long as loading the model and searching together, so a `search` whose arguments need no help and
-have no error is read here (`cli_search.read_plain`); a test holds the two readers together.
+have no error is read here (`search.read_plain`); a test holds the two readers together.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import NoReturn
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command line (default: the process's) and exit."""
-    from ctx_vector.cli_common import finish, run, set_up_streams
+    from ctx_vector.cli.common import finish, run, set_up_streams
 
     given = list(sys.argv[1:] if arguments is None else arguments)
     set_up_streams()
     if given[:1] == ["search"]:
-        from ctx_vector.cli_search import read_plain, search
+        from ctx_vector.cli.search import read_plain, search
 
         plain = read_plain(given[1:])
         if plain is not None:
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _typer(given: list[str]) -> int:
-    from ctx_vector.cli_app import app
+    from ctx_vector.cli.app import app
 
     try:
         app(args=given, prog_name="ctx-vector")

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.cli_common import DEFAULT_KB, UsageError, open_encoder, out, own_model, print_json
-from ctx_vector.cli_text import BOLD, DIM, GREEN, columns, cut, plain, style, wrap
+from ctx_vector.cli.common import DEFAULT_KB, UsageError, open_encoder, out, own_model, print_json
+from ctx_vector.cli.text import BOLD, DIM, GREEN, columns, cut, plain, style, wrap
 
 if TYPE_CHECKING:
     from ctx_vector.hits import Hit

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctx_vector.cli_common import DEFAULT_KB, UsageError, count, note, open_encoder, out, print_json, size
-from ctx_vector.cli_options import Json, Kb, guarded, new_app
-from ctx_vector.cli_tables import show_table
-from ctx_vector.cli_text import plain
+from ctx_vector.cli.common import DEFAULT_KB, UsageError, count, note, open_encoder, out, print_json, size
+from ctx_vector.cli.options import Json, Kb, guarded, new_app
+from ctx_vector.cli.tables import show_table
+from ctx_vector.cli.text import plain
 
 if TYPE_CHECKING:
     from ctx_vector.knowledge import KnowledgeBase
@@ -148,7 +148,7 @@ def reencode(
     For example:
       ctx-vector kb reencode all-MiniLM-L6-v2 --kb kb
     """
-    from ctx_vector.cli_progress import Watched, count_bar
+    from ctx_vector.cli.progress import Watched, count_bar
 
     with _open(kb) as base:
         total = base.stats()["encodings"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from ctx_vector.cli_text import coloured, columns, cut, cut_start, plain, width
+from ctx_vector.cli.text import coloured, columns, cut, cut_start, plain, width
 
 _LEAST = 24
 WIDTH = 120  # where stdout is no terminal

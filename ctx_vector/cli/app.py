@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from ctx_vector.cli_build import build
-from ctx_vector.cli_common import out, set_up_logging
-from ctx_vector.cli_doctor import doctor
-from ctx_vector.cli_kb import kb_app
-from ctx_vector.cli_knowledge import index, search
-from ctx_vector.cli_models import models_app
-from ctx_vector.cli_options import keep_lines_of_examples, new_app
+from ctx_vector.cli.build import build
+from ctx_vector.cli.common import out, set_up_logging
+from ctx_vector.cli.doctor import doctor
+from ctx_vector.cli.kb import kb_app
+from ctx_vector.cli.knowledge import index, search
+from ctx_vector.cli.models import models_app
+from ctx_vector.cli.options import keep_lines_of_examples, new_app
 
 app = new_app()
 

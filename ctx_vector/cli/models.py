@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from ctx_vector.cli_common import count, note, open_encoder, out, prepare_model, print_json, size
-from ctx_vector.cli_options import Json, guarded, new_app
-from ctx_vector.cli_tables import show_table
+from ctx_vector.cli.common import count, note, open_encoder, out, prepare_model, print_json, size
+from ctx_vector.cli.options import Json, guarded, new_app
+from ctx_vector.cli.tables import show_table
 from ctx_vector.errors import InputError
 
 models_app = new_app("Encoders: list, prepare, check, calibrate.")
@@ -148,7 +148,7 @@ def calibrate(
     """
     from ctx_vector.calibration import calibration_path
     from ctx_vector.calibration_measure import background, measure_and_keep
-    from ctx_vector.cli_progress import Watched, count_bar
+    from ctx_vector.cli.progress import Watched, count_bar
     from ctx_vector.model_store import registry_dir
 
     encoder = open_encoder(name)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ctx_vector.documents import TITLE_CHARS, Block, Parsed, fill_gaps, line_starts, one_line, paragraphs, plain_title
-from ctx_vector.front_matter import read_front_matter
+from ctx_vector.formats.front_matter import read_front_matter
 
 if TYPE_CHECKING:
     from markdown_it.token import Token

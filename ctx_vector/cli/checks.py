@@ -12,7 +12,7 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Final
 
-from ctx_vector.cli_common import count, own_model, size
+from ctx_vector.cli.common import count, own_model, size
 
 OK: Final = "ok"
 WARN: Final = "warn"

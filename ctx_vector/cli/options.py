@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ctx_vector.cli_common import run
+from ctx_vector.cli.common import run
 
 Kb = Annotated[str, typer.Option("--kb", metavar="DIR", help="Folder of the knowledge base.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -25,7 +25,7 @@ HELP_ALSO = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Turn what a command raises into one line and an exit code; see `cli_common.run`."""
+    """Turn what a command raises into one line and an exit code; see `common.run`."""
     keep_lines_of_examples(command)
 
     @functools.wraps(command)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctx_vector import cli_search
-from ctx_vector.cli_common import (
+from ctx_vector.cli import search as cli_search
+from ctx_vector.cli.common import (
     DEFAULT_KB,
     INTERRUPTED,
     count,
@@ -25,8 +25,8 @@ from ctx_vector.cli_common import (
     seconds,
     some,
 )
-from ctx_vector.cli_options import Json, Kb, Model, guarded
-from ctx_vector.cli_text import plain
+from ctx_vector.cli.options import Json, Kb, Model, guarded
+from ctx_vector.cli.text import plain
 from ctx_vector.errors import InputError, OptionalDependencyError
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _opened(folder: str, model: str | None, dry_run: bool) -> Iterator[Knowledge
 def _sync(
     kb: KnowledgeBase, paths: Sequence[str], folder: str, dry_run: bool, most: int, json: bool, *, one_line: bool
 ) -> int:
-    from ctx_vector.cli_progress import index_bar
+    from ctx_vector.cli.progress import index_bar
 
     with held_warnings() as held:
         try:

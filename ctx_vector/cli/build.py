@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctx_vector.cli_common import DEFAULT_KB, UsageError, held_warnings, open_encoder, open_kb, print_json
-from ctx_vector.cli_options import Model, guarded
+from ctx_vector.cli.common import DEFAULT_KB, UsageError, held_warnings, open_encoder, open_kb, print_json
+from ctx_vector.cli.options import Model, guarded
 
 if TYPE_CHECKING:
     from ctx_vector.packets import BuiltContext
@@ -78,7 +78,7 @@ def build(
       ctx-vector build "How do I reduce the memory usage of Pandas?" --kb kb --explain
       ctx-vector build "如何优化Pandas的内存占用？" --kb kb --history chat.jsonl --max-tokens 1500
     """
-    from ctx_vector.cli_inputs import read_config, read_documents, read_history, read_state, text_argument
+    from ctx_vector.cli.inputs import read_config, read_documents, read_history, read_state, text_argument
 
     form = "json" if json else format
     if form not in _FORMATS:
@@ -109,7 +109,7 @@ def build(
             held.told += [" ".join(text.split()) for text in built.warnings]  # the table shows them
     _print(built, form)
     if explain and form != "json":
-        from ctx_vector.cli_explain import show_explanation
+        from ctx_vector.cli.explain import show_explanation
 
         show_explanation(built)
 

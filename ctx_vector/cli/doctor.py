@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ctx_vector.cli_common import count, note, out, print_json
-from ctx_vector.cli_options import Json, guarded
+from ctx_vector.cli.common import count, note, out, print_json
+from ctx_vector.cli.options import Json, guarded
 
 
 @guarded
@@ -21,7 +21,7 @@ def doctor(
     For example:
       ctx-vector doctor --kb kb
     """
-    from ctx_vector.cli_checks import all_checks
+    from ctx_vector.cli.checks import all_checks
 
     found = []
     for check in all_checks(kb):
@@ -36,7 +36,7 @@ def doctor(
     if json:
         print_json({"ok": not failed, "checks": [row.to_dict() for row in found]})
     else:
-        from ctx_vector.cli_tables import show_table
+        from ctx_vector.cli.tables import show_table
 
         show_table(
             ["", "check", "result"],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.cli_common import count, out
-from ctx_vector.cli_tables import WIDTH, show_table
-from ctx_vector.cli_text import BOLD, DIM, YELLOW, columns, plain, style
+from ctx_vector.cli.common import count, out
+from ctx_vector.cli.tables import WIDTH, show_table
+from ctx_vector.cli.text import BOLD, DIM, YELLOW, columns, plain, style
 
 if TYPE_CHECKING:
     from ctx_vector.packets import BuiltContext
