@@ -30,7 +30,7 @@ def part(name):
     print(f"{(now - began) * 1000:7.1f} ms  {name}")
     began = time.perf_counter()
 import ctx_vector; part("import ctx_vector")
-import ctx_vector.cli, ctx_vector.cli_search; part("import the command line")
+import ctx_vector.cli, ctx_vector.cli.search; part("import the command line")
 import numpy; part("import numpy")
 import ctx_vector.knowledge; part("import ctx_vector.knowledge")
 import ctx_vector.encoders; part("import ctx_vector.encoders")
