@@ -277,7 +277,8 @@ class ContextBuilder:
         return layout, filler, warnings
 
     def _check_fixed(self, layout: Layout, config: ContextConfig, has_system: bool) -> list[str]:
-        used = max(layout.render()[2:])
+        # exact with an additive tokenizer; `_prove` counts the whole again in any case
+        used = layout.size().total if self.counter.additive else max(layout.render()[2:])
         if used > config.max_tokens:
             raise BudgetError(used, config.max_tokens, layout.parts(), used)
         reserve = config.max_tokens - config.shared_limit
