@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cli_fixtures import bad, call, good, kb, quiet_logs
 
-from ctx_vector import calibration, calibration_measure, cli_checks, model_store
+from ctx_vector import calibration, calibration_measure, model_store
+from ctx_vector.cli import checks as cli_checks
 
 FIXTURES = (kb, quiet_logs)
 DEFAULT = "multilingual-e5-small"
