@@ -48,6 +48,20 @@ def test_sentences(text, parts):
     assert sentences(text) == parts
 
 
+def test_wrapped_prose_goes_on_and_a_fenced_block_stays_whole():
+    wrapped = (
+        "Always pass the flag named deep to this method of the data frame, as\nit counts the strings too. Next one.\n"
+    )
+    assert sentences(wrapped) == [wrapped[: wrapped.index("Next")], "Next one.\n"]
+    listed = (
+        "This line of a list is quite long, longer than sixty columns at least\n- and this is an item\nshort\nlines\n"
+    )
+    assert sentences(listed) == listed.splitlines(keepends=True)
+    code = "```python\nimport a\n\nb = 1. \n```\n"
+    assert sentences(f"One. {code}Two.") == ["One. ", code, "Two."]
+    assert sentences("```\nnever closed. Two.") == ["```\n", "never closed. ", "Two."]
+
+
 @settings(STEADY, max_examples=300)
 @given(st.one_of(chaos, st.text(alphabet=' .!?。！\n"”)a1字', max_size=40)))
 def test_sentences_join_to_the_text_again(text):
