@@ -58,7 +58,7 @@ def test_wrapped_prose_goes_on_and_a_fenced_block_stays_whole():
     )
     assert sentences(listed) == listed.splitlines(keepends=True)
     code = "```python\nimport a\n\nb = 1. \n```\n"
-    assert sentences(f"One. {code}Two.") == ["One. ", code, "Two."]
+    assert sentences(f"One.\n{code}Two.") == ["One.\n", code, "Two."]
     assert sentences("```\nnever closed. Two.") == ["```\n", "never closed. ", "Two."]
 
 
