@@ -6,9 +6,9 @@
     for hit in memory.search("Which language does she want?"):
         print(hit.score, hit.content)
 
-Types: `working` (at most 200, 7 days), `episodic`, `semantic`, `profile`. Users share a file and nothing else. Adding
-what is there already leaves one copy, with the higher importance. What is removed is gone from text, vectors and file
-at once.
+Types: `working` (at most 200, for 7 days from when they were added), `episodic`, `semantic`, `profile`. Users share a
+file and nothing else. Adding what is there already leaves one copy, with the higher importance. What is removed is gone
+from text, vectors and file at once. Of a memory of over 500 tokens only the beginning is searched.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
 from ctx_vector import memory_rows as rows
-from ctx_vector.encoding_cache import EncodingCache, check_model
+from ctx_vector import memory_upkeep as upkeep
+from ctx_vector.encoding_cache import EncodingCache
 from ctx_vector.errors import InputError
 from ctx_vector.memory_edit import Edit, T, run_edit
-from ctx_vector.memory_rows import TYPES, NewMemory, Row, check_importance, check_type
-from ctx_vector.memory_view import MemoryView, load_view
-from ctx_vector.packets import as_utc
+from ctx_vector.memory_hits import MemoryHit
+from ctx_vector.memory_rows import NewMemory, Row, check_importance, check_type
+from ctx_vector.memory_view import MemoryView, check_memory_model, load_view
+from ctx_vector.packets import as_utc, clean_text
 from ctx_vector.store import Store
 
 if TYPE_CHECKING:
@@ -41,58 +42,18 @@ if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
 
 FILE_NAME: Final = "memory.sqlite3"
-FORGET: Final = ("importance_based", "time_based", "capacity_based")
 _LEAST_CANDIDATES: Final = 50
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MemoryHit:
-    """A memory found: `score` is the relevance in [0, 1], `cosine` the raw cosine, `vector` (dim,) float32."""
-
-    memory: Row
-    score: float
-    cosine: float
-    vector: NDArray[np.float32]
-
-    @property
-    def id(self) -> str:
-        """The memory's id."""
-        return str(self.memory.id)
-
-    @property
-    def content(self) -> str:
-        """The memory's text, as it was added."""
-        return self.memory.content
-
-    @property
-    def timestamp(self) -> datetime | None:
-        """When it was said; aware UTC."""
-        return self.memory.timestamp
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready values: id, content, score, cosine, timestamp, metadata (the caller's, and ours)."""
-        memory = self.memory
-        ours = {
-            "memory_type": memory.type,
-            "importance": memory.importance,
-            "session": memory.session,
-            "speaker": memory.speaker,
-        }
-        return {
-            "id": self.id,
-            "content": memory.content,
-            "score": round(self.score, 6),
-            "cosine": round(self.cosine, 6),
-            "timestamp": memory.timestamp.isoformat() if memory.timestamp else None,
-            "metadata": {**memory.metadata, **{key: value for key, value in ours.items() if value is not None}},
-        }
+Time = datetime | str | float | None
 
 
 class Memory:
     """The memories of one user in the folder `path`, which is made when absent.
 
     `working_capacity` and `working_days` bound memories of the type `working`. One object can be shared by threads, one
-    folder by processes and users. `encoder` has to be the one the vectors were made with.
+    folder by processes and users. `encoder` has to be the one the vectors were made with; `reencode` changes it.
+
+    Wherever a method takes `now`, it is the clock unless given.
 
     Raises StoreError when the folder holds something else, SchemaError when a newer version of this package wrote it.
     """
@@ -106,7 +67,7 @@ class Memory:
         working_capacity: int = 200,
         working_days: float = 7.0,
     ) -> None:
-        if not isinstance(user_id, str) or not user_id.strip():
+        if not isinstance(user_id, str) or not user_id.strip() or clean_text(user_id) != user_id:
             raise InputError(f"user_id: expected a name, got {user_id!r}")
         if working_capacity < 1 or not working_days > 0:
             raise InputError(
@@ -118,8 +79,7 @@ class Memory:
         self.working_days = working_days
         self._store = Store(self.path / FILE_NAME, rows.MIGRATIONS, kind="memory")
         self._encoder = encoder
-        self._cache: EncodingCache | None = None
-        self._calibration: Calibration | None = None
+        self._calibration: tuple[str, Calibration] | None = None
         self._view: MemoryView | None = None
         self._lock = threading.RLock()
 
@@ -133,22 +93,39 @@ class Memory:
                 self._encoder = load_encoder()
             return self._encoder
 
-    def _edit(self, work: Callable[[Edit], T]) -> T:
+    def _calibrated(self) -> Calibration:
+        """Return the calibration of the encoder; outside of a transaction, for it may have to be measured."""
         with self._lock:
-            if self._cache is None:
-                self._cache = EncodingCache(self._store, self.encoder)
-            return run_edit(self._store, self._cache, self.user_id, self._current, work)
-
-    def _current(self, conn: sqlite3.Connection) -> MemoryView:
-        with self._lock:
-            if self._calibration is None:
+            fingerprint = self.encoder.fingerprint
+            if self._calibration is None or self._calibration[0] != fingerprint:
                 from ctx_vector.calibration import load_calibration
 
-                self._calibration = load_calibration(self.encoder)
-            if self._view is None:
-                check_model(conn, self._store, self.encoder)
-            self._view = load_view(conn, self.user_id, self._calibration, self._view)
+                self._calibration = fingerprint, load_calibration(self.encoder)
+            return self._calibration[1]
+
+    def _current(self, conn: sqlite3.Connection) -> MemoryView:
+        """Return the view of a snapshot whose first statement is made here, so that it is no older than `_view`."""
+        with self._lock:
+            model = check_memory_model(conn, self._store, self.encoder)
+            self._view = load_view(conn, self.user_id, self._calibrated(), self._view, model)
             return self._view
+
+    def _edit(self, work: Callable[[Edit], T], now: datetime | None = None, *, compares: bool = False) -> T:
+        """Run an edit, after removing what has outlived its time; `compares` says that it looks at vectors."""
+        moment = _moment(now)
+
+        def attempt(edit: Edit) -> T:
+            if outlived := rows.outlived(edit.conn, self.user_id, self._born_after(moment)):
+                edit.remove(outlived)
+            return work(edit)
+
+        if compares:
+            self._calibrated()
+        cache = EncodingCache(self._store, self.encoder)
+        return run_edit(self._store, cache, self.user_id, moment, attempt, self._current if compares else None)
+
+    def _born_after(self, now: datetime) -> datetime:
+        return upkeep.days_before(now, self.working_days)
 
     # -- adding -----------------------------------------------------------------------------------------------------
 
@@ -157,7 +134,7 @@ class Memory:
         content: str,
         type: str = "episodic",
         importance: float = 0.5,
-        timestamp: datetime | str | float | None = None,
+        timestamp: Time = None,
         session: str | None = None,
         speaker: str | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -177,7 +154,8 @@ class Memory:
             "speaker": speaker,
             "metadata": metadata,
         }
-        return self.add_many([item], now=now)[0]
+        moment = _moment(now)
+        return self._add([NewMemory.checked(item, moment)], moment)[0]
 
     def add_many(self, items: Iterable[Mapping[str, Any]], *, now: datetime | None = None) -> list[str]:
         """Remember many things at once, in order of speaking; all of them are there afterwards, or none.
@@ -188,30 +166,23 @@ class Memory:
         new: list[NewMemory] = []
         for number, item in enumerate(items):
             try:
-                new.append(NewMemory.checked({"timestamp": moment, **{k: v for k, v in item.items() if v is not None}}))
+                new.append(NewMemory.checked(item, moment))
             except InputError as error:
                 raise InputError(f"item {number}: {error}") from None
+        return self._add(new, moment)
+
+    def _add(self, new: Sequence[NewMemory], now: datetime) -> list[str]:
         if not new:
             return []
 
         def work(edit: Edit) -> list[int]:
-            ids = edit.add(new, moment)
+            ids = edit.add(new)
             if any(item.type == "working" for item in new):
-                self._evict(edit, moment)
+                upkeep.trim_working(edit, self.working_capacity, ids)
             return ids
 
-        return [str(id_) for id_ in self._edit(work)]
-
-    def _evict(self, edit: Edit, now: datetime) -> None:
-        """Remove working memories that are too old, then those of least importance, the oldest first, over capacity."""
-        working = rows.all_rows(edit.conn, self.user_id, "working")
-        oldest = now - timedelta(days=self.working_days)
-        gone = [row for row in working if (row.timestamp or row.created) < oldest]
-        left = [row for row in working if row not in gone]
-        left.sort(key=lambda row: (row.importance, row.timestamp or row.created, row.id))
-        gone += left[: max(0, len(left) - self.working_capacity)]
-        if gone:
-            edit.remove(gone)
+        compares = any(item.session is None for item in new)
+        return [str(id_) for id_ in self._edit(work, now, compares=compares)]
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
@@ -223,8 +194,8 @@ class Memory:
         min_importance: float = 0.0,
         type: str | Sequence[str] | None = None,
         min_score: float = 0.0,
-        since: datetime | str | float | None = None,
-        until: datetime | str | float | None = None,
+        since: Time = None,
+        until: Time = None,
         now: datetime | None = None,
     ) -> list[MemoryHit]:
         """Return at most `limit` memories with a relevance of at least `min_score`, best first; none for a blank query.
@@ -233,9 +204,7 @@ class Memory:
         """
         if not isinstance(query, str):
             raise InputError(f"query: expected a str, got {query!r}")
-        if not query.strip():
-            return []
-        vector = self.encoder.encode_queries([query])[0]
+        vector = self.encoder.encode_queries([query])[0] if query.strip() else np.zeros(self.encoder.dim, np.float32)
         return self.search_vector(
             query,
             vector,
@@ -257,27 +226,25 @@ class Memory:
         min_importance: float = 0.0,
         type: str | Sequence[str] | None = None,
         min_score: float = 0.0,
-        since: datetime | str | float | None = None,
-        until: datetime | str | float | None = None,
+        since: Time = None,
+        until: Time = None,
         now: datetime | None = None,
     ) -> list[MemoryHit]:
         """Do what `search` does for a query whose unit vector (dim,) the caller has already."""
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InputError(f"limit: expected an integer >= 1, got {limit!r}")
+        _check_count(limit, "limit")
         check_importance(min_importance, "min_importance")
         check_importance(min_score, "min_score")
         types = [type] if isinstance(type, str) else type
         for name in types or ():
             check_type(name)
+        earliest, latest, born_after = as_utc(since, "since"), as_utc(until, "until"), self._born_after(_moment(now))
+        if not query.strip():
+            return []
+        self._calibrated()
         with self._store.read() as conn:
             view = self._current(conn)
-            alive = view.alive(_moment(now), self.working_days)
             allowed = view.allowed(
-                types=types,
-                min_importance=min_importance,
-                since=as_utc(since, "since"),
-                until=as_utc(until, "until"),
-                alive=alive,
+                types=types, min_importance=min_importance, since=earliest, until=latest, born_after=born_after
             )
             ids, scores = view.search(query, vector, max(_LEAST_CANDIDATES, 4 * limit), allowed)
             passed = np.flatnonzero(scores >= min_score)
@@ -286,33 +253,37 @@ class Memory:
                 passed = passed[scores[passed] >= last]
             found = rows.rows_by_id(conn, self.user_id, ids[passed].tolist())
         vectors = view.rows_of(ids[passed])
-        cosines = vectors.astype(np.float64) @ vector.astype(np.float64)
+        cosines = np.einsum("ij,j->i", vectors.astype(np.float64), vector.astype(np.float64))
         hits = [
             MemoryHit(found[int(ids[at])], float(scores[at]), float(cosine), row)
             for at, cosine, row in zip(passed, cosines, vectors, strict=True)
         ]
-        hits.sort(key=lambda hit: (-hit.score, -_seconds(hit.memory), hit.memory.id))
+        hits.sort(key=lambda hit: (-hit.score, -upkeep.seconds(hit.memory), hit.memory.id))
         return hits[:limit]
 
-    def get(self, memory_id: str | int) -> Row:
+    def get(self, memory_id: str | int, *, now: datetime | None = None) -> Row:
         """Return one memory. Raises InputError when this user has none with that id."""
         with self._store.read() as conn:
-            return self._known(conn, memory_id)
+            return self._known(conn, memory_id, self._born_after(_moment(now)))
 
-    def all(self, type: str | None = None) -> list[Row]:
+    def all(self, type: str | None = None, *, now: datetime | None = None) -> list[Row]:
         """Return all of the user's memories, or those of one type, in the order they were added."""
+        kind = None if type is None else check_type(type)
+        born_after = self._born_after(_moment(now))
         with self._store.read() as conn:
-            return rows.all_rows(conn, self.user_id, check_type(type) if type is not None else None)
+            known = rows.all_rows(conn, self.user_id, kind)
+        return [row for row in known if row.type != "working" or row.created >= born_after]
 
-    def _known(self, conn: sqlite3.Connection, memory_id: str | int) -> Row:
-        try:
-            number = int(memory_id)
-        except (TypeError, ValueError):
-            number = -1
-        found = rows.rows_by_id(conn, self.user_id, [number])
-        if number not in found:
-            raise InputError(f"memory_id: {self.user_id!r} has no memory {memory_id!r}; list them with: memory list")
-        return found[number]
+    def _known(self, conn: sqlite3.Connection, memory_id: str | int, born_after: datetime | None = None) -> Row:
+        number = -1
+        if isinstance(memory_id, int) and not isinstance(memory_id, bool):
+            number = memory_id
+        elif isinstance(memory_id, str) and memory_id.isascii() and memory_id.isdigit():
+            number = int(memory_id[:20])
+        row = rows.rows_by_id(conn, self.user_id, [number]).get(number)
+        if row is None or (born_after and row.type == "working" and row.created < born_after):
+            raise InputError(f"memory_id: {self.user_id!r} has no memory {memory_id!r:.40}")
+        return row
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
@@ -323,29 +294,29 @@ class Memory:
         content: str | None = None,
         type: str | None = None,
         importance: float | None = None,
-        timestamp: datetime | str | float | None = None,
+        timestamp: Time = None,
         metadata: Mapping[str, Any] | None = None,
+        now: datetime | None = None,
     ) -> Row:
-        """Change a memory and return it; what is not given stays. A new text is encoded, and its neighbours anew."""
+        """Change a memory and return it; what is not given stays. A new text is encoded, and its neighbours anew.
+
+        Nothing of a former text or of former metadata is left. An update is of one memory: it never merges two.
+        """
+        given: dict[str, Any] = {"content": content, "type": type, "importance": importance}
+        given |= {"timestamp": timestamp, "metadata": metadata}
+        changed = {key: value for key, value in given.items() if value is not None}
+        if not changed:
+            raise InputError(f"update: nothing to change; give one of {', '.join(given)}")
 
         def work(edit: Edit) -> Row:
             row = self._known(edit.conn, memory_id)
-            given = {
-                "content": content,
-                "type": type,
-                "importance": importance,
-                "timestamp": timestamp,
-                "metadata": metadata,
-            }
-            changed = {key for key, value in given.items() if value is not None}
             old = {key: getattr(row, key) for key in (*given, "session", "speaker")}
-            new = NewMemory.checked({**old, **{key: given[key] for key in changed}})
-            if changed:
-                edit.change(row, **{key: getattr(new, key) for key in changed})
+            new = NewMemory.checked({**old, **changed}, edit.now)
+            edit.change(row, **{key: getattr(new, key) for key in changed})
             return self._known(edit.conn, memory_id)
 
-        row = self._edit(work)
-        if content is not None:
+        row = self._edit(work, now)
+        if content is not None or metadata is not None:
             self._store.scrub()
         return row
 
@@ -367,33 +338,15 @@ class Memory:
         `importance_based`: those under `threshold`; `time_based`: those older than `max_age_days`; `capacity_based`:
         all but the `threshold` most important ones (of equal importance the newest stay).
         """
-        if strategy not in FORGET:
-            raise InputError(f"forget strategy: expected one of {', '.join(FORGET)}, got {strategy!r}")
-        if strategy == "importance_based":
-            check_importance(threshold, "threshold")
-        elif strategy == "capacity_based" and (threshold != int(threshold) or threshold < 0):
-            raise InputError(f"threshold: expected the number of memories to keep, got {threshold!r}")
-        elif not max_age_days >= 0:
-            raise InputError(f"max_age_days: expected >= 0, got {max_age_days!r}")
-        oldest = _moment(now) - timedelta(days=min(max_age_days, 700_000))
+        upkeep.check_forget(strategy, threshold, max_age_days)
+        oldest = upkeep.days_before(_moment(now), max_age_days) if strategy == "time_based" else _moment(now)
 
         def work(edit: Edit) -> int:
-            known = rows.all_rows(edit.conn, self.user_id)
-            if strategy == "importance_based":
-                gone = [row for row in known if row.importance < threshold]
-            elif strategy == "time_based":
-                gone = [row for row in known if (row.timestamp or row.created) < oldest]
-            else:
-                known.sort(key=lambda row: (-row.importance, -_seconds(row), -row.id))
-                gone = known[int(threshold) :]
-            if gone:
-                edit.remove(gone)
+            gone = upkeep.forgettable(rows.all_rows(edit.conn, self.user_id), strategy, threshold, oldest)
+            edit.remove(gone)
             return len(gone)
 
-        count = self._edit(work)
-        if count:
-            self._store.scrub()
-        return count
+        return self._purge(work, now)
 
     def clear_all(self) -> int:
         """Forget everything of this user, and return how many memories that were."""
@@ -403,12 +356,20 @@ class Memory:
             edit.remove(known)
             return len(known)
 
-        count = self._edit(work)
+        return self._purge(work)
+
+    def _purge(self, work: Callable[[Edit], int], now: datetime | None = None) -> int:
+        count = self._edit(work, now)
         self._store.scrub()
         return count
 
     def consolidate(
-        self, from_type: str = "working", to_type: str = "episodic", importance_threshold: float = 0.7
+        self,
+        from_type: str = "working",
+        to_type: str = "episodic",
+        importance_threshold: float = 0.7,
+        *,
+        now: datetime | None = None,
     ) -> int:
         """Turn memories of one type and at least this importance into another type; return how many.
 
@@ -427,56 +388,46 @@ class Memory:
                 edit.retype(row, to_type)
             return len(moving)
 
-        return self._edit(work)
+        return self._edit(work, now, compares=True)
 
     # -- looking ----------------------------------------------------------------------------------------------------
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self, *, now: datetime | None = None) -> dict[str, Any]:
         """Return counts by type, sessions, mean importance, first and last time."""
-        known = self.all()
-        times = sorted(row.timestamp for row in known if row.timestamp)
-        return {
-            "user_id": self.user_id,
-            "memories": len(known),
-            "by_type": {name: sum(row.type == name for row in known) for name in TYPES},
-            "sessions": len({row.session for row in known if row.session is not None}),
-            "mean_importance": round(sum(row.importance for row in known) / len(known), 4) if known else 0.0,
-            "first": times[0].isoformat() if times else None,
-            "last": times[-1].isoformat() if times else None,
-        }
+        return upkeep.stats(self.user_id, self.all(now=now))
 
-    def summary(self, limit: int = 10) -> str:
+    def summary(self, limit: int = 10, *, now: datetime | None = None) -> str:
         """Return a short text: how many memories of which type, and the most important ones."""
-        known = self.all()
-        counts = ", ".join(f"{sum(row.type == name for row in known)} {name}" for name in TYPES)
-        top = sorted(known, key=lambda row: (-row.importance, -_seconds(row), row.id))[:limit]
-        lines = [f"{len(known)} memories ({counts})"]
-        lines += [f"- [{row.type}, {row.importance:.2f}] {' '.join(row.content.split())[:120]}" for row in top]
-        return "\n".join(lines)
+        _check_count(limit, "limit")
+        return upkeep.summary(self.all(now=now), limit)
 
-    def export(self) -> Iterator[str]:
+    def export(self, *, now: datetime | None = None) -> Iterator[str]:
         """Yield the user's memories as JSON lines, in order; `import_lines` takes them back."""
-        for row in self.all():
+        for row in self.all(now=now):
             yield json.dumps(row.to_dict(), ensure_ascii=False)
 
-    def import_lines(self, lines: Iterable[str]) -> int:
-        """Add memories from JSON lines as `export` gives them; return how many. Raises InputError naming the line."""
-        items = []
-        for number, line in enumerate(lines, 1):
-            if not line.strip():
-                continue
-            try:
-                values = json.loads(line)
-            except ValueError as error:
-                raise InputError(f"line {number}: not JSON ({error})") from None
-            if not isinstance(values, dict):
-                raise InputError(f"line {number}: expected a JSON object, got {line[:60]!r}")
-            values.pop("id", None)
-            if "memory_type" in values:
-                values["type"] = values.pop("memory_type")
-            items.append(values)
-        self.add_many(items)
-        return len(items)
+    def import_lines(self, lines: Iterable[str], *, now: datetime | None = None) -> int:
+        """Add memories from JSON lines as `export` gives them, all or none, and return how many lines that were.
+
+        They get new ids. Raises InputError naming the line or the item.
+        """
+        return len(self.add_many(upkeep.read_lines(lines), now=now))
+
+    def reencode(self, encoder: Encoder | str | os.PathLike[str] | None = None) -> int:
+        """Convert the memories of all users to another encoder, by default this object's; return how many texts.
+
+        An interrupted run goes on where it was; until it is through, the former vectors stay in use.
+        """
+        if encoder is None:
+            encoder = self.encoder
+        elif isinstance(encoder, (str, os.PathLike)):
+            from ctx_vector.encoders import load_encoder
+
+            encoder = load_encoder(encoder if isinstance(encoder, str) else Path(encoder))
+        count = upkeep.reencode(self._store, encoder)
+        with self._lock:
+            self._encoder = encoder
+        return count
 
     def verify(self) -> list[str]:
         """Return what is wrong with the file; empty is good."""
@@ -497,5 +448,6 @@ def _moment(now: datetime | None) -> datetime:
     return as_utc(now, "now") or datetime.now(UTC)
 
 
-def _seconds(row: Row) -> float:
-    return (row.timestamp or row.created).timestamp()
+def _check_count(value: Any, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name}: expected an integer >= 1, got {value!r}")

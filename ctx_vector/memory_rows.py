@@ -2,22 +2,21 @@
 
 A memory has two encodings: its text alone, and its text with its neighbours in the session (dialogue.py). `generation`
 counts changes; `changed` of a row and the table `gone` say what happened after which generation, so that a view in
-memory reads only that. Everything is asked for by user: no statement here finds a row of another one.
+memory reads only that. Everything is asked for by user: no statement here finds a row of another one. Vectors are found
+by the hash of their text, and are shared by users who have the same text.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sqlite3
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from ctx_vector.dialogue import Turn, spoken
 from ctx_vector.errors import InputError
+from ctx_vector.memory_same import fold_turn
 from ctx_vector.packets import as_utc, clean_text
 from ctx_vector.store import Migration, common_tables, get_meta, set_meta
 
@@ -39,8 +38,9 @@ def _m001(conn: sqlite3.Connection) -> None:
     conn.execute("CREATE INDEX memories_changed ON memories (user_id, changed)")
     conn.execute("CREATE INDEX memories_alone ON memories (alone)")
     conn.execute("CREATE INDEX memories_around ON memories (around)")
-    conn.execute("CREATE TABLE gone (user_id TEXT NOT NULL, generation INTEGER NOT NULL, id INTEGER NOT NULL)")
-    conn.execute("CREATE INDEX gone_generation ON gone (user_id, generation)")
+    # ids are never used twice, so nothing has to say whose they were: of a user who cleared all, no name is left
+    conn.execute("CREATE TABLE gone (generation INTEGER NOT NULL, id INTEGER NOT NULL)")
+    conn.execute("CREATE INDEX gone_generation ON gone (generation)")
 
 
 MIGRATIONS: Final[tuple[Migration, ...]] = (_m001,)
@@ -56,12 +56,14 @@ class NewMemory:
     timestamp: datetime | None = None
     session: str | None = None
     speaker: str | None = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def checked(cls, values: Mapping[str, Any]) -> NewMemory:
-        """Return it from a mapping. Raises InputError naming the key, the value and the bound."""
+    def checked(cls, values: Mapping[str, Any], now: datetime) -> NewMemory:
+        """Return it from a mapping; without a timestamp it is said now. Raises InputError naming key, value, bound."""
         names = ("content", "type", "importance", "timestamp", "session", "speaker", "metadata")
+        if not isinstance(values, Mapping):
+            raise InputError(f"memory: expected a mapping with {', '.join(names)}, got {values!r:.80}")
         unknown = [key for key in values if key not in names]
         if unknown:
             raise InputError(f"memory: unknown key {unknown[0]!r}; it has {', '.join(names)}")
@@ -69,21 +71,14 @@ class NewMemory:
         content = given.get("content")
         if not isinstance(content, str) or not content.strip():
             raise InputError(f"memory content: expected a text that is not blank, got {content!r}")
-        metadata = given.get("metadata", {})
-        if not isinstance(metadata, Mapping):
-            raise InputError(f"memory metadata: expected a mapping, got {type(metadata).__name__}")
-        try:
-            json.dumps(dict(metadata))
-        except (TypeError, ValueError) as error:
-            raise InputError(f"memory metadata: expected values that JSON can hold: {error}") from None
         return cls(
             content=clean_text(content),
             type=check_type(given.get("type", "episodic")),
             importance=check_importance(given.get("importance", 0.5)),
-            timestamp=as_utc(given.get("timestamp")),
-            session=None if given.get("session") is None else clean_text(str(given["session"])),
-            speaker=None if given.get("speaker") is None else clean_text(str(given["speaker"])),
-            metadata=dict(metadata),
+            timestamp=as_utc(given.get("timestamp", now)),
+            session=_name(given.get("session")),
+            speaker=_name(given.get("speaker")),
+            metadata=_as_json(given.get("metadata", {})),
         )
 
     @property
@@ -92,10 +87,20 @@ class NewMemory:
         return fold_turn(self)
 
 
-def fold_turn(turn: Turn) -> bytes:
-    """Return a 16-byte digest of speaker and text in NFKC form, white space collapsed: equal for equal memories."""
-    folded = " ".join(unicodedata.normalize("NFKC", spoken(turn)).split())
-    return hashlib.blake2b(folded.encode(), digest_size=16).digest()
+def _name(value: Any) -> str | None:
+    return None if value is None or not str(value).strip() else clean_text(str(value))
+
+
+def _as_json(metadata: Any) -> dict[str, Any]:
+    """Return metadata as it will be read back: tuples become lists, keys text."""
+    if not isinstance(metadata, Mapping):
+        raise InputError(f"memory metadata: expected a mapping, got {type(metadata).__name__}")
+    try:
+        text = json.dumps(dict(metadata), ensure_ascii=False, allow_nan=False)
+        found: dict[str, Any] = json.loads(clean_text(text))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"memory metadata: expected values that JSON can hold: {error}") from None
+    return found
 
 
 def check_type(value: Any, name: str = "memory type") -> str:
@@ -121,7 +126,7 @@ class Row:
     type: str
     importance: float
     timestamp: datetime | None
-    created: datetime
+    created: datetime  # when it was added, or added again
     session: str | None
     speaker: str | None
     metadata: dict[str, Any]
@@ -183,10 +188,10 @@ def all_rows(conn: sqlite3.Connection, user: str, kind: str | None = None) -> li
     return [_row(values) for values in found]
 
 
-def session_rows(conn: sqlite3.Connection, user: str, session: str) -> list[Row]:
-    """Return the user's rows of one session in order of speaking."""
+def session_rows(conn: sqlite3.Connection, user: str, session: str | None) -> list[Row]:
+    """Return the user's rows of one session, or those outside any, in order of speaking."""
     found = conn.execute(
-        f"SELECT {_COLUMNS} FROM memories WHERE user_id = ? AND session = ? ORDER BY id", (user, session)
+        f"SELECT {_COLUMNS} FROM memories WHERE user_id = ? AND session IS ? ORDER BY id", (user, session)
     )
     return [_row(values) for values in found]
 
@@ -198,6 +203,32 @@ def last_of_session(conn: sqlite3.Connection, user: str, session: str, count: in
         (user, session, count),
     )
     return [_row(values) for values in found][::-1]
+
+
+def neighbourhood(
+    conn: sqlite3.Connection, user: str, session: str, id_: int, reach: int
+) -> tuple[list[Row], list[Row]]:
+    """Return at most `reach` rows of a session before an id, and the row of that id, if there is one, with as many
+    after it; both in order of speaking.
+    """
+    before = conn.execute(
+        f"SELECT {_COLUMNS} FROM memories WHERE user_id = ? AND session = ? AND id < ? ORDER BY id DESC LIMIT ?",
+        (user, session, id_, reach),
+    ).fetchall()
+    found = conn.execute(
+        f"SELECT {_COLUMNS} FROM memories WHERE user_id = ? AND session = ? AND id >= ? ORDER BY id LIMIT ?",
+        (user, session, id_, reach + 1),
+    ).fetchall()
+    return [_row(values) for values in before[::-1]], [_row(values) for values in found]
+
+
+def outlived(conn: sqlite3.Connection, user: str, oldest: datetime) -> list[Row]:
+    """Return the user's working rows that were added before `oldest`."""
+    found = conn.execute(
+        f"SELECT {_COLUMNS} FROM memories WHERE user_id = ? AND type = 'working' AND created < ? ORDER BY id",
+        (user, stored_time(oldest)),
+    )
+    return [_row(values) for values in found]
 
 
 def equal_text(conn: sqlite3.Connection, user: str, kind: str, folded: bytes) -> Row | None:
@@ -228,13 +259,13 @@ def insert(
     generation: int,
 ) -> int:
     """Write a memory and return its id."""
-    stamp = new.timestamp.isoformat() if new.timestamp else None
+    stamp = stored_time(new.timestamp) if new.timestamp else None
     done = conn.execute(
         "INSERT INTO memories (user_id, content, folded, type, importance, timestamp, created, session, speaker, "
         "metadata, language, alone, around, changed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            user, new.content, new.folded, new.type, new.importance, stamp, created.isoformat(), new.session,
-            new.speaker, json.dumps(dict(new.metadata), ensure_ascii=False), language, alone, around, generation,
+            user, new.content, new.folded, new.type, new.importance, stamp, stored_time(created), new.session,
+            new.speaker, json.dumps(new.metadata, ensure_ascii=False), language, alone, around, generation,
         ),
     )  # fmt: skip
     return int(done.lastrowid or 0)
@@ -244,8 +275,9 @@ def change(conn: sqlite3.Connection, user: str, id_: int, generation: int, **col
     """Set columns of one memory."""
     if "metadata" in columns:
         columns["metadata"] = json.dumps(columns["metadata"], ensure_ascii=False)
-    if columns.get("timestamp") is not None:
-        columns["timestamp"] = columns["timestamp"].isoformat()
+    for name in ("timestamp", "created"):
+        if columns.get(name) is not None:
+            columns[name] = stored_time(columns[name])
     columns["changed"] = generation
     setting = ", ".join(f"{name} = ?" for name in columns)
     conn.execute(f"UPDATE memories SET {setting} WHERE user_id = ? AND id = ?", (*columns.values(), user, id_))
@@ -255,17 +287,40 @@ def delete(conn: sqlite3.Connection, user: str, ids: Iterable[int], generation: 
     """Delete memories; their encodings are the caller's to `sweep`."""
     ids = list(ids)
     conn.executemany("DELETE FROM memories WHERE user_id = ? AND id = ?", ((user, id_) for id_ in ids))
-    conn.executemany("INSERT INTO gone VALUES (?, ?, ?)", ((user, generation, id_) for id_ in ids))
+    conn.executemany("INSERT INTO gone VALUES (?, ?)", ((generation, id_) for id_ in ids))
     conn.execute("DELETE FROM gone WHERE rowid <= (SELECT max(rowid) FROM gone) - ?", (_GONE_KEPT,))
 
 
-def sweep(conn: sqlite3.Connection, encodings: Iterable[int]) -> None:
-    """Delete those of the encodings that no memory refers to any more."""
+def sweep(conn: sqlite3.Connection, hashes: Iterable[bytes]) -> None:
+    """Delete the vectors, of every model, of those texts that belong to no memory any more."""
     conn.executemany(
-        "DELETE FROM encodings WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM memories WHERE alone = ?1) "
-        "AND NOT EXISTS (SELECT 1 FROM memories WHERE around = ?1)",
-        ((id_,) for id_ in encodings),
+        "DELETE FROM encodings WHERE hash = ?1 AND model_id IN (SELECT id FROM models) "
+        "AND NOT EXISTS (SELECT 1 FROM encodings e JOIN memories ON alone = e.id OR around = e.id "
+        "WHERE e.hash = ?1 AND e.model_id IN (SELECT id FROM models))",
+        ((hash_,) for hash_ in hashes),
     )
+
+
+def hash_of(conn: sqlite3.Connection, encoding: int) -> bytes | None:
+    """Return the hash of the text whose vector has this id."""
+    row = conn.execute("SELECT hash FROM encodings WHERE id = ?", (encoding,)).fetchone()
+    return None if row is None else bytes(row[0])
+
+
+def unused(conn: sqlite3.Connection, model: int, before: float) -> list[bytes]:
+    """Return the hashes of texts encoded before a time (seconds since 1970) that belong to no memory."""
+    found = conn.execute(
+        "SELECT hash FROM encodings e WHERE created < ? AND model_id = ? "
+        "AND NOT EXISTS (SELECT 1 FROM memories WHERE alone = e.id) "
+        "AND NOT EXISTS (SELECT 1 FROM memories WHERE around = e.id)",
+        (before, model),
+    )
+    return [bytes(row[0]) for row in found]
+
+
+def stored_time(moment: datetime) -> str:
+    """Return an aware UTC time so that times sort as texts: always with six digits of a second."""
+    return moment.isoformat(timespec="microseconds")
 
 
 def oldest_gone(conn: sqlite3.Connection) -> int:

@@ -1,9 +1,14 @@
 """What a search in memory looks at: one user's rows, in memory, one index a language.
 
-A row is the sum of a memory's two vectors (dialogue.py). From rows and query the mean of the user's own memories in
-that language is removed before their cosine is taken: conversations resemble themselves, and what they share tells
-nothing. The mean is drawn towards the background's by 50 rows, so that it makes sense for a handful of memories too.
-The cosine becomes a relevance by a map of its own (`Calibration.centred`).
+A row is the sum of a memory's two vectors (dialogue.py). Before a cosine is taken, what all have in common is removed:
+from the rows their mean, for conversations resemble themselves, and what they share tells nothing; from the query the
+mean of the questions one would expect, which is the mean of the memories' own texts, moved by the background's
+difference between questions and passages (calibration.py). Means are of the user's memories in one language, drawn
+towards the background's by 50 rows, so that they make sense for a handful of memories too. The cosine becomes a
+relevance by a map of its own (`Calibration.centred`).
+
+Evidence recall on five LoCoMo conversations at 500 / 1,000 / 2,000 tokens: nothing removed 0.69 / 0.77 / 0.84, the mean
+of the rows from both sides 0.735 / 0.810 / 0.887, as here 0.752 / 0.820 / 0.889.
 
 A view belongs to one generation of the store, and depends on the rows alone, not on the way they came. From one view to
 the next only what changed is read.
@@ -14,38 +19,46 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector.calibration import Calibration, language_of
+from ctx_vector.calibration import LANGUAGES, Calibration, language_of
+from ctx_vector.errors import ModelMismatchError
 from ctx_vector.index import FlatIndex
 from ctx_vector.memory_rows import TYPES, oldest_gone
-from ctx_vector.store import get_meta
+from ctx_vector.store import Store, get_meta
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from ctx_vector.stages import Encoder
 
     Ids = NDArray[np.int64]
     Vectors = NDArray[np.float32]
 
 SHRINK: Final = 50
+_LANGUAGES: Final = (*LANGUAGES, "other")
 _NEVER: Final = np.nan
 
 
 @dataclass(slots=True)
 class _Facts:
-    """The columns that filters ask about, by row: ids ascending, times in seconds since 1970 (nan: none)."""
+    """The columns that filters ask about, by row: ids ascending, times in seconds since 1970 (nan: none).
+
+    `alone` (n, dim) are the vectors of the texts themselves, `both` the sums with those among neighbours.
+    """
 
     ids: Ids
     types: NDArray[np.int8]
     importance: NDArray[np.float64]
     times: NDArray[np.float64]
     created: NDArray[np.float64]
-    languages: NDArray[Any]
-    rows: Vectors
+    languages: NDArray[np.int8]
+    spoken: NDArray[np.bool_]  # part of a conversation
     alone: Vectors
+    both: Vectors
 
     def keep(self, mask: NDArray[Any]) -> _Facts:
         return _Facts(*(getattr(self, name)[mask] for name in self.__slots__))
@@ -58,10 +71,11 @@ class _Facts:
 
 
 class MemoryView:
-    """One user's memories at one generation."""
+    """One user's memories at one generation, under one model."""
 
-    def __init__(self, generation: int, facts: _Facts, calibration: Calibration) -> None:
+    def __init__(self, generation: int, model: int, facts: _Facts, calibration: Calibration) -> None:
         self.generation = generation
+        self.model = model
         self.facts = facts
         self._calibration = calibration
         self._indexes: dict[str, tuple[FlatIndex, Vectors]] = {}
@@ -70,16 +84,20 @@ class MemoryView:
         return len(self.facts.ids)
 
     def _index(self, language: str) -> tuple[FlatIndex, Vectors]:
-        """Return the index of the centred unit rows of a language, and the mean that was removed."""
+        """Return the index of the centred unit rows of a language, and the mean (dim,) of their own texts."""
         if language not in self._indexes:
             facts = self.facts
-            mask = facts.languages == language
-            rows = facts.rows[mask]
+            mask = facts.languages == _LANGUAGES.index(language)
+            alone, both = facts.alone[mask], facts.both[mask]
             usual = self._calibration.mean_passage(language)
-            count = len(rows)
-            mean = ((rows.sum(0, dtype=np.float64) + SHRINK * usual) / (count + SHRINK)).astype(np.float32)
-            self._indexes[language] = FlatIndex(facts.ids[mask], _unit(rows - mean)), mean
+            mean = _mean(both, 2 * usual)
+            self._indexes[language] = FlatIndex(facts.ids[mask], _unit(both - mean)), _mean(alone, usual)
         return self._indexes[language]
+
+    def _expected(self, asked: str, said: str, mean: Vectors) -> Vectors:
+        """Return the mean vector (dim,) of questions to texts whose own mean is `mean`."""
+        questions = self._calibration.questions
+        return mean + questions.get(asked, questions[LANGUAGES[-1]]) - self._calibration.mean_passage(said)
 
     def allowed(
         self,
@@ -88,24 +106,23 @@ class MemoryView:
         min_importance: float,
         since: datetime | None,
         until: datetime | None,
-        alive: NDArray[np.bool_],
+        born_after: datetime,
     ) -> Ids:
-        """Return the ids that pass the filters. A memory without a time passes no filter of time."""
+        """Return the ids that pass the filters, of working memories only those added at `born_after` or later.
+
+        A memory without a time passes no filter of time.
+        """
         facts = self.facts
-        mask = alive & (facts.importance >= min_importance)
+        outlived = (facts.types == TYPES.index("working")) & (facts.created < born_after.timestamp())
+        mask = ~outlived & (facts.importance >= min_importance)
         if types is not None:
             mask &= np.isin(facts.types, [TYPES.index(name) for name in types])
         if since is not None:
             mask &= facts.times >= since.timestamp()
         if until is not None:
             mask &= facts.times <= until.timestamp()
-        return facts.ids[mask]
-
-    def alive(self, now: datetime, working_days: float) -> NDArray[np.bool_]:
-        """Return which memories have not outlived their time: working ones live `working_days`."""
-        facts = self.facts
-        age = now.timestamp() - np.where(np.isnan(facts.times), facts.created, facts.times)
-        return np.asarray(~((facts.types == TYPES.index("working")) & (age > working_days * 86_400)))
+        passed: Ids = facts.ids[mask]
+        return passed
 
     def search(self, query: str, vector: Vectors, k: int, allowed: Ids) -> tuple[Ids, NDArray[np.float64]]:
         """Return ids and relevance of at most k rows of each language, not ordered."""
@@ -113,11 +130,12 @@ class MemoryView:
         found: list[Ids] = []
         scores: list[NDArray[np.float64]] = []
         everything = len(allowed) == len(self)
-        for language in sorted(set(self.facts.languages.tolist())):
+        for language in (name for code, name in enumerate(_LANGUAGES) if (self.facts.languages == code).any()):
             index, mean = self._index(language)
-            centred = _unit((vector - mean)[None])[0]
+            centred = _unit((vector - self._expected(asked, language, mean))[None])[0]
             ids, _ = index.search(centred, k, None if everything else allowed)
             rows = index.vectors[np.searchsorted(index.ids, ids)]
+            # einsum adds up each row by itself: the same bits whatever else is found
             cosines = np.einsum("ij,j->i", rows.astype(np.float64), centred.astype(np.float64))
             found.append(ids)
             scores.append(self._calibration.centred_relevance(asked, language, cosines))
@@ -126,13 +144,17 @@ class MemoryView:
         return np.concatenate(found), np.concatenate(scores)
 
     def rows_of(self, ids: Ids) -> Vectors:
-        """Return the rows (n, dim) of these ids: the mean of each memory's two vectors."""
-        return self.facts.rows[np.searchsorted(self.facts.ids, ids)]
+        """Return unit rows (n, dim) of these ids: the direction of both vectors together."""
+        return _unit(self.facts.both[np.searchsorted(self.facts.ids, ids)])
 
-    def of_type(self, kind: str) -> tuple[Ids, Vectors]:
-        """Return the ids of one type, and the vectors of their own texts."""
-        mask = self.facts.types == TYPES.index(kind)
+    def facts_of_type(self, kind: str) -> tuple[Ids, Vectors]:
+        """Return the ids of one type outside conversations, and the vectors of their texts."""
+        mask = (self.facts.types == TYPES.index(kind)) & ~self.facts.spoken
         return self.facts.ids[mask], self.facts.alone[mask]
+
+
+def _mean(rows: Vectors, usual: Vectors) -> Vectors:
+    return np.asarray((rows.sum(0, dtype=np.float64) + SHRINK * usual) / (len(rows) + SHRINK), np.float32)
 
 
 def _unit(rows: Vectors) -> Vectors:
@@ -140,46 +162,66 @@ def _unit(rows: Vectors) -> Vectors:
     return np.asarray(rows / np.maximum(norms, 1e-12), np.float32)
 
 
-def load_view(conn: sqlite3.Connection, user: str, calibration: Calibration, old: MemoryView | None) -> MemoryView:
+def check_memory_model(conn: sqlite3.Connection, store: Store, encoder: Encoder) -> int:
+    """Return the row id of the model in use, 0 when nothing is stored yet.
+
+    Raises ModelMismatchError when it is not the encoder's.
+    """
+    row = conn.execute(
+        "SELECT id, fingerprint, name, dim FROM models WHERE id = (SELECT value FROM meta WHERE key = 'model')"
+    ).fetchone()
+    if row is not None and row[1] != encoder.fingerprint:
+        raise ModelMismatchError(
+            f"the memories in {store.path} have vectors of {row[2]} ({row[3]} numbers, {row[1][:12]}), the encoder is "
+            f"{encoder.name} ({encoder.dim} numbers, {encoder.fingerprint[:12]}); open them with "
+            f"encoder=load_encoder({row[2]!r}), or convert them with Memory.reencode(encoder)"
+        )
+    return 0 if row is None else int(row[0])
+
+
+def load_view(
+    conn: sqlite3.Connection, user: str, calibration: Calibration, old: MemoryView | None, model: int
+) -> MemoryView:
     """Return the view of the snapshot that `conn` is in; `old` itself when nothing changed."""
     generation = int(get_meta(conn, "generation", 0))
-    if old is not None and old.generation == generation:
-        return old
-    if old is not None and oldest_gone(conn) <= old.generation:
-        facts = old.facts
-        gone = conn.execute(
-            "SELECT id FROM gone WHERE user_id = ? AND generation > ?", (user, old.generation)
-        ).fetchall()
-        fresh = _read(conn, user, old.generation, facts.rows.shape[1])
-        stale = np.concatenate([np.array([row[0] for row in gone], np.int64), fresh.ids])
-        if len(stale):
-            facts = facts.keep(~np.isin(facts.ids, stale))
-        facts = _Facts.joined(facts, fresh)
-        return MemoryView(generation, facts, calibration)
-    dim = calibration.dim
-    return MemoryView(generation, _read(conn, user, -1, dim), calibration)
+    if old is not None and old.model == model:
+        if old.generation == generation:
+            return old
+        if old.generation < generation and oldest_gone(conn) <= old.generation:
+            facts = old.facts
+            gone = conn.execute("SELECT id FROM gone WHERE generation > ?", (old.generation,)).fetchall()
+            fresh = _read(conn, user, old.generation, calibration.dim)
+            stale = np.isin(facts.ids, np.concatenate([np.array([row[0] for row in gone], np.int64), fresh.ids]))
+            if stale.any():
+                facts = facts.keep(~stale)
+            if stale.any() or len(fresh.ids):
+                return MemoryView(generation, model, _Facts.joined(facts, fresh), calibration)
+            old.generation = generation  # others' changes only
+            return old
+    return MemoryView(generation, model, _read(conn, user, -1, calibration.dim), calibration)
 
 
 def _read(conn: sqlite3.Connection, user: str, after: int, dim: int) -> _Facts:
     rows = conn.execute(
-        "SELECT m.id, m.type, m.importance, m.timestamp, m.created, m.language, a.vector, b.vector FROM memories m "
-        "JOIN encodings a ON a.id = m.alone JOIN encodings b ON b.id = m.around "
+        "SELECT m.id, m.type, m.importance, m.timestamp, m.created, m.language, m.session IS NOT NULL, a.vector, "
+        "b.vector FROM memories m JOIN encodings a ON a.id = m.alone JOIN encodings b ON b.id = m.around "
         "WHERE m.user_id = ? AND m.changed > ? ORDER BY m.id",
         (user, after),
     ).fetchall()
-    alone = np.frombuffer(b"".join([row[6] for row in rows]), "<f4").reshape(len(rows), dim)
-    around = np.frombuffer(b"".join([row[7] for row in rows]), "<f4").reshape(len(rows), dim)
+    alone = np.frombuffer(b"".join([row[7] for row in rows]), "<f4").reshape(len(rows), dim)
+    around = np.frombuffer(b"".join([row[8] for row in rows]), "<f4").reshape(len(rows), dim)
     return _Facts(
         ids=np.array([row[0] for row in rows], np.int64),
         types=np.array([TYPES.index(row[1]) for row in rows], np.int8),
         importance=np.array([row[2] for row in rows], np.float64),
         times=np.array([_seconds(row[3]) for row in rows], np.float64),
         created=np.array([_seconds(row[4]) for row in rows], np.float64),
-        languages=np.array([row[5] for row in rows], dtype="U8"),
-        rows=(alone + around) / np.float32(2),
+        languages=np.array([_LANGUAGES.index(row[5]) for row in rows], np.int8),
+        spoken=np.array([row[6] for row in rows], np.bool_),
         alone=alone,
+        both=alone + around,
     )
 
 
 def _seconds(stamp: str | None) -> float:
-    return _NEVER if stamp is None else datetime.fromisoformat(stamp).astimezone(UTC).timestamp()
+    return _NEVER if stamp is None else datetime.fromisoformat(stamp).timestamp()

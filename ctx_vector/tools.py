@@ -6,7 +6,9 @@
     tool.run({"action": "sync", "paths": ["docs"]})
     tool.run({"action": "search", "query": "How do I declare a path parameter?", "limit": 3})
 
-`search` returns a list of dicts, every other action a dict. Errors are raised as CtxVectorError, never given as text.
+`search` returns a list of dicts, every other action a dict. An argument that is None counts as left out; one that does
+not exist is an error, and so is a number in quotes: a caller hears what was wrong instead of getting a guess. Errors
+are raised as CtxVectorError, never given as text.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.errors import InputError
 from ctx_vector.knowledge import KnowledgeBase
-from ctx_vector.memory import Memory, MemoryHit
+from ctx_vector.memory import Memory
+from ctx_vector.memory_hits import MemoryHit, with_ours
 from ctx_vector.packets import Candidate, ContextPacket
 
 if TYPE_CHECKING:
@@ -40,6 +43,15 @@ def _take(arguments: Mapping[str, Any], action: str, **defaults: Any) -> dict[st
     return {key: arguments[key] if arguments.get(key) is not None else value for key, value in defaults.items()}
 
 
+def _paths(value: Any, name: str, *, one: bool = False) -> list[str | os.PathLike[str]]:
+    """Return the paths in an argument: one of them, or a list of at least one."""
+    if isinstance(value, (str, os.PathLike)) and str(value).strip():
+        return [value]
+    if isinstance(value, (list, tuple)) and value and not one:
+        return [path for item in value for path in _paths(item, name, one=True)]
+    raise InputError(f"{name}: expected {'a path' if one else 'a path or a list of paths'}, got {value!r:.80}")
+
+
 class _Tool:
     """What both tools share: finding the method of an action."""
 
@@ -49,10 +61,12 @@ class _Tool:
     def run(self, parameters: Mapping[str, Any]) -> Any:
         """Do one action. Raises InputError naming the actions or arguments there are."""
         actions = self._actions()
-        action = parameters.get("action") if isinstance(parameters, Mapping) else None
-        if action not in actions:
-            raise InputError(f"action: expected one of {', '.join(actions)}, got {action!r}")
-        return actions[str(action)](parameters)
+        if not isinstance(parameters, Mapping):
+            raise InputError(f'expected a mapping such as {{"action": "search", "query": ...}}, got {parameters!r:.80}')
+        action = parameters.get("action")
+        if not isinstance(action, str) or action not in actions:
+            raise InputError(f"action: expected one of {', '.join(actions)}, got {action!r:.80}")
+        return actions[action](parameters)
 
 
 class MemoryTool(_Tool):
@@ -171,8 +185,7 @@ class MemoryTool(_Tool):
 
 
 def _memory_candidate(hit: MemoryHit, *, with_vector: bool) -> Candidate:
-    found = hit.to_dict()
-    packet = ContextPacket(hit.content, hit.timestamp, metadata={**found["metadata"], "id": hit.id})
+    packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, {"id": hit.id}))
     vectors = hit.vector[None, :] if with_vector else None
     return Candidate(packet, "memory", vectors=vectors, known={"cosine": hit.score})
 
@@ -211,8 +224,8 @@ class RAGTool(_Tool):
         return self.knowledge.stats()
 
     def _add_document(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        given = _take(arguments, "add_document", file_path=_MISSING)
-        return self.knowledge.sync(given["file_path"]).to_dict()
+        path = _take(arguments, "add_document", file_path=_MISSING)["file_path"]
+        return self.knowledge.sync(*_paths(path, "file_path", one=True)).to_dict()
 
     def _add_text(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         given = _take(arguments, "add_text", text=_MISSING, source=_MISSING, timestamp=None, metadata=None)
@@ -220,7 +233,7 @@ class RAGTool(_Tool):
 
     def _sync(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         paths = _take(arguments, "sync", paths=_MISSING)["paths"]
-        return self.knowledge.sync(*([paths] if isinstance(paths, (str, os.PathLike)) else paths)).to_dict()
+        return self.knowledge.sync(*_paths(paths, "paths")).to_dict()
 
     def _search(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         given = _take(arguments, "search", query=_MISSING, limit=5, min_score=0.3)
@@ -231,6 +244,8 @@ class RAGTool(_Tool):
 
     def _remove(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         source = _take(arguments, "remove", source=_MISSING)["source"]
+        if not isinstance(source, str):
+            raise InputError(f"source: expected the name of a document, got {source!r:.80}")
         return {"removed": source, "version": self.knowledge.remove(source)}
 
     def candidates(
@@ -251,14 +266,12 @@ class RAGTool(_Tool):
 
 
 def _candidate(hit: Hit, *, with_vector: bool) -> Candidate:
-    metadata = {
-        **hit.metadata,
+    ours = {
         "id": hit.id,
         "source": hit.source,
         "cite": hit.cite,
         "heading": list(hit.heading),
         "cosine": round(hit.cosine, 6),
     }
-    packet = ContextPacket(hit.content, hit.timestamp, metadata=metadata)
-    vectors = hit.vector[None, :] if with_vector else None
-    return Candidate(packet, "knowledge", vectors=vectors, known={"cosine": hit.score} if with_vector else {})
+    packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, ours))
+    return Candidate(packet, "knowledge", vectors=hit.vector[None, :] if with_vector else None)

@@ -28,7 +28,7 @@ LAYERS = {
     "what the stages stand on": """
         tools trim
         knowledge sync staging sync_report upkeep views hits filters catalog
-        memory memory_edit memory_view memory_rows dialogue""",
+        memory memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",
     "leaves": """
         scoring recency calibration calibration_measure
         chunking packing text_cut
