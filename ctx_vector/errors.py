@@ -9,6 +9,7 @@
     ├── StoreError            (RuntimeError)   a store on disk cannot be used as it is
     │   ├── SchemaError                        written by a newer version of this package
     │   └── ModelMismatchError                 holds vectors of another encoder
+    ├── AgentError            (RuntimeError)   the language model behind an agent gave no answer
     └── OptionalDependencyError (ImportError)  an extra is needed
 
 Messages name the bad value, the bound or the choices, and the next step.
@@ -76,6 +77,10 @@ class SchemaError(StoreError):
 
 class ModelMismatchError(StoreError):
     """The stored vectors come from another encoder than the one in use."""
+
+
+class AgentError(CtxVectorError, RuntimeError):
+    """The language model behind an agent gave no answer: its server is away, slow or refuses, or it said nothing."""
 
 
 class OptionalDependencyError(CtxVectorError, ImportError):
