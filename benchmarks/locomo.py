@@ -1,0 +1,140 @@
+"""How much of the evidence for a question is in the built context: LoCoMo, long conversations remembered turn by turn.
+
+    python benchmarks/locomo.py [--folder DIR] [--sweep] [DATA ...]
+
+Every turn of a conversation is added to a MemoryTool's memory with its text, date and session; every question is built
+by ContextBuilder with nothing but that memory. `max_tokens` is chosen for each question so that the rendered memories
+(`Memory: ` and the text) take at most 500 / 1,000 / 2,000 tokens: what the build needs besides, and that. Recall is the
+mean share of a question's evidence turns that are in the context. With all defaults, `max_tokens` is such that memories
+may take as much after the reserve.
+
+DATA are folders in BEIR layout, by default the five conversations in ../shared/datasets. `--sweep` tries defaults one
+by one. `--folder` keeps the memories for the next run. Writes benchmarks/results/locomo.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+from common import hardware, write_result
+
+from ctx_vector import ContextBuilder, ContextConfig, MemoryTool, load_encoder
+
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "datasets"
+BUDGETS = (500, 1000, 2000)
+PLAIN = {
+    "recency_weight": 0, "relevance_weight": 1, "min_relevance": 0, "reserve_ratio": 0, "memory_min_importance": 0,
+    "memory_limit": None,
+}  # fmt: skip
+MODES = {"cosine only": PLAIN, "all defaults": {}}
+SWEEP = {
+    **{f"defaults, memory_limit={n}": {"memory_limit": n} for n in (10, 20, 40, 60, 80, 100, None)},
+    "defaults, no limit, recency_weight=0": {"memory_limit": None, "recency_weight": 0, "relevance_weight": 1},
+    "defaults, no limit, recency_weight=0.1": {"memory_limit": None, "recency_weight": 0.1, "relevance_weight": 0.9},
+    "defaults, no limit, min_relevance=0": {"memory_limit": None, "min_relevance": 0},
+    "cosine only, memory_limit=60": {**PLAIN, "memory_limit": 60},
+    "cosine only, min_relevance=0.1": {**PLAIN, "min_relevance": 0.1},
+}
+
+
+def read(folder: Path) -> tuple[list[dict], list[dict], dict[str, list[str]]]:
+    corpus, queries = (
+        [json.loads(line) for line in (folder / name).read_text(encoding="utf-8").splitlines()]
+        for name in ("corpus.jsonl", "queries.jsonl")
+    )
+    evidence: dict[str, list[str]] = {}
+    for line in (folder / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]:
+        query, document, _ = line.split("\t")
+        evidence.setdefault(query, []).append(document)
+    return corpus, queries, evidence
+
+
+def remember(tool: MemoryTool, corpus: list[dict]) -> float:
+    """Add every turn, and return the seconds that took."""
+    began = time.perf_counter()
+    if not tool.memory.all():
+        tool.memory.add_many(
+            {
+                "content": turn["text"],
+                "timestamp": turn["timestamp"],
+                "session": turn["session"],
+                "metadata": {"turn": turn["_id"]},
+            }
+            for turn in corpus
+        )
+    return time.perf_counter() - began
+
+
+def recall(builder: ContextBuilder, queries: list[dict], evidence: dict[str, list[str]], budget: int) -> list[float]:
+    found = []
+    config = builder.config
+    for query in queries:
+        if config.reserve_ratio:
+            most = -int(-budget // (1 - config.reserve_ratio))
+        else:  # what a build with hardly any memory needs besides
+            small = builder.assemble(query["text"], max_tokens=300, now=query["now"])
+            most = budget + small.budget.total_used - sum(item.tokens for item in small.kept)
+        over = 1
+        while over > 0:
+            built = builder.assemble(query["text"], max_tokens=most, now=query["now"])
+            over = builder.counter.count("".join(f"{item.rendered}\n" for item in built.kept)) - budget
+            most -= max(0, over)
+        turns = {item.packet.metadata["turn"] for item in built.kept if item.action == "full"}
+        wanted = evidence[query["_id"]]
+        found.append(sum(turn in turns for turn in wanted) / len(wanted))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", nargs="*", type=Path)
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--sweep", action="store_true")
+    options = parser.parse_args()
+    data = options.data or [SHARED / f"locomo-{number}" for number in (26, 30, 41, 42, 43)]
+    modes = MODES | SWEEP if options.sweep else MODES
+    encoder = load_encoder()
+    values: dict[str, dict[int, list[float]]] = {name: {budget: [] for budget in BUDGETS} for name in modes}
+    by_set: dict[str, dict[str, float]] = {}
+    turns = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        for folder in data:
+            corpus, queries, evidence = read(folder)
+            turns += len(corpus)
+            tool = MemoryTool(folder.name, options.folder or temporary, encoder)
+            seconds = remember(tool, corpus)
+            builder = ContextBuilder(memory_tool=tool, encoder=encoder)
+            for name, changes in modes.items():
+                for budget in BUDGETS:
+                    changed = builder.with_config(ContextConfig(**changes))
+                    values[name][budget] += recall(changed, queries, evidence, budget)
+            last = {b: float(np.mean(values["cosine only"][b][-len(queries) :])) for b in BUDGETS}
+            by_set[folder.name] = {f"evidence_recall@{b}": round(value, 4) for b, value in last.items()}
+            print(folder.name, len(corpus), "turns", f"{seconds:.1f} s", by_set[folder.name], flush=True)
+            tool.memory.close()
+    means = {
+        name: {f"evidence_recall@{b}": round(float(np.mean(found)), 4) for b, found in budgets.items()}
+        for name, budgets in values.items()
+    }
+    result = {
+        "what": "mean share of a question's evidence turns in the built context (LoCoMo)",
+        "hardware": hardware(),
+        "conversations": [folder.name for folder in data],
+        "turns": turns,
+        "questions": len(values["cosine only"][BUDGETS[0]]),
+        "strategies": means,
+        "by_conversation": by_set,
+    }
+    if not options.data:
+        write_result("locomo", result)
+    for name, row in means.items():
+        print(f"{name:42}", *(f"{value:.4f}" for value in row.values()))
+
+
+if __name__ == "__main__":
+    main()
