@@ -106,7 +106,7 @@ class ContextAwareAgent:
         self._keep(user_input, self._checked(answer), asked)
         return answer
 
-    def stream(self, user_input: str) -> Iterator[str]:
+    def stream(self, user_input: str) -> Generator[str]:
         """Yield the answer in pieces; the exchange is kept at its end.
 
         When the caller stops early (closes the iterator, or interrupts it), what was said so far is kept as the answer,
@@ -115,7 +115,7 @@ class ContextAwareAgent:
         messages, asked = self._prepare(user_input)
         return self._streamed(user_input, messages, asked)
 
-    def _streamed(self, user_input: str, messages: list[dict[str, Any]], asked: datetime) -> Iterator[str]:
+    def _streamed(self, user_input: str, messages: list[dict[str, Any]], asked: datetime) -> Generator[str]:
         said: list[str] = []
         pieces = self._pieces(messages, whole=False)
         try:

@@ -7,10 +7,12 @@ from typing import Annotated
 import typer
 
 from ctx_vector.cli.build import build
+from ctx_vector.cli.chat import chat
 from ctx_vector.cli.common import out, set_up_logging
 from ctx_vector.cli.doctor import doctor
 from ctx_vector.cli.kb import kb_app
 from ctx_vector.cli.knowledge import index, search
+from ctx_vector.cli.memory import memory_app
 from ctx_vector.cli.models import models_app
 from ctx_vector.cli.options import keep_lines_of_examples, new_app
 
@@ -49,6 +51,8 @@ keep_lines_of_examples(top)
 app.command()(index)
 app.command()(search)
 app.command()(build)
+app.command()(chat)
+app.add_typer(memory_app, name="memory")
 app.add_typer(kb_app, name="kb")
 app.add_typer(models_app, name="models")
 app.command()(doctor)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctx_vector.cli.common import DEFAULT_KB, UsageError, held_warnings, open_encoder, open_kb, print_json
+from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
 from ctx_vector.cli.options import Model, guarded
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ def build(
         ),
     ] = None,
     no_kb: Annotated[bool, typer.Option("--no-kb", help="Use no knowledge base.")] = False,
+    memory: Folder = None,
+    user: Annotated[
+        str | None,
+        typer.Option("--user", metavar="ID", help="Whose memories; none are used without --user or --memory."),
+    ] = None,
     history: Annotated[
         str | None,
         typer.Option("--history", metavar="FILE", help="Messages so far: JSON lines or a JSON list (-: stdin)."),
@@ -77,6 +83,7 @@ def build(
     For example:
       ctx-vector build "How do I reduce the memory usage of Pandas?" --kb kb --explain
       ctx-vector build "如何优化Pandas的内存占用？" --kb kb --history chat.jsonl --max-tokens 1500
+      ctx-vector build "Which format should she use?" --memory memory --user ada
     """
     from ctx_vector.cli.inputs import read_config, read_documents, read_history, read_state, text_argument
 
@@ -101,7 +108,8 @@ def build(
     }
     folder = None if no_kb else kb or (DEFAULT_KB if os.path.exists(os.path.join(DEFAULT_KB, "ctx.sqlite3")) else None)
     with ExitStack() as stack:
-        builder = _builder(stack, chosen, folder, model)
+        recalls = (memory, user or "default") if memory is not None or user is not None else None
+        builder = _builder(stack, chosen, folder, model, recalls)
         given["documents"] = read_documents(document or (), builder.counter)
         held = stack.enter_context(held_warnings())
         built = builder.assemble(query, **given)
@@ -114,17 +122,26 @@ def build(
         show_explanation(built)
 
 
-def _builder(stack: ExitStack, config: Any, folder: str | None, model: str | None) -> Any:
+def _builder(
+    stack: ExitStack, config: Any, folder: str | None, model: str | None, recalls: tuple[str | None, str] | None
+) -> Any:
     from ctx_vector.builder import ContextBuilder
 
     ContextBuilder(config=config)  # refuses what is not built yet before a model is loaded
-    if folder is None:
+    if folder is None and recalls is None:
         needed = config.strategy != "jaccard"
         return ContextBuilder(config=config, encoder=open_encoder(model) if needed else None)
-    from ctx_vector.tools import RAGTool
+    from ctx_vector.tools import MemoryTool, RAGTool
 
-    kb = stack.enter_context(open_kb(folder, model))
-    return ContextBuilder(config=config, rag_tool=RAGTool(knowledge=kb), encoder=kb.encoder)
+    tools: dict[str, Any] = {}
+    if folder is not None:
+        kb = stack.enter_context(open_kb(folder, model))
+        tools["rag_tool"] = RAGTool(knowledge=kb)
+    encoder = kb.encoder if folder is not None else open_encoder(model)
+    if recalls is not None:
+        kept = stack.enter_context(open_memory(*recalls, encoder=memory_encoder(encoder, model)))
+        tools["memory_tool"] = MemoryTool(memory=kept)
+    return ContextBuilder(config=config, encoder=encoder, **tools)
 
 
 def _print(built: BuiltContext, form: str) -> None:

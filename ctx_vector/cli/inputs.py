@@ -73,7 +73,7 @@ def _lines(text: str, path: str) -> list[tuple[str, Any]]:
     except ValueError:
         pass
     found = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: JSON may hold U+2028 as it is
         if line.strip():
             try:
                 found.append((f"line {number}", json.loads(line)))
