@@ -21,15 +21,18 @@ from ctx_vector.compress import Shortener
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import BudgetError, ConfigError
 from ctx_vector.gather import gather
+from ctx_vector.history import History, Listener, plan_history, roll_summary
 from ctx_vector.inputs import Inputs, read_inputs, retrieval_specs
 from ctx_vector.layout import ROLE, Layout
 from ctx_vector.packets import BuiltContext
+from ctx_vector.placing import Placer
 from ctx_vector.ranking import Ranked, rank
 from ctx_vector.record import make_record, report
 from ctx_vector.scoring import make_scorer
 from ctx_vector.select import Filler
 from ctx_vector.stages import Request, Summarizer, TokenCounter
 from ctx_vector.structure import Template
+from ctx_vector.summary import Summaries
 from ctx_vector.tokens import TokenCounter as ExactCounter
 
 if TYPE_CHECKING:
@@ -37,7 +40,9 @@ if TYPE_CHECKING:
 
 
 class _Shared:
-    """What builders made by `with_config` share: the encoder, loaded when first needed, and scorers by name."""
+    """What builders made by `with_config` share: the encoder, loaded when first needed, scorers by name, and the
+    summaries of conversations by session.
+    """
 
     def __init__(self, encoder: Encoder | None, knowledge: Any = None) -> None:
         self._encoder = encoder
@@ -45,6 +50,7 @@ class _Shared:
         self._lock = threading.RLock()  # a scorer is made with the encoder
         self._scorers: dict[str, Scorer] = {}
         self._counters: dict[str, TokenCounter] = {}
+        self.summaries = Summaries()
 
     def encoder(self) -> Encoder:
         from ctx_vector.encoders import CachedEncoder, load_encoder
@@ -80,9 +86,9 @@ class ContextBuilder:
 
     `memory_tool` and `rag_tool` are objects with ``run({"action": "search", ...})``; `sources` are objects with
     `load(request)`. `encoder` defaults to the bundled multilingual model, loaded when first needed. `summarizer`
-    shortens a text to a number of tokens; `budget_policy` gives the size of each build from its request.
-    `model_max_tokens` is the model's window, only used to warn when a context takes over 70 % of it. `counter`
-    replaces the tokenizer.
+    shortens a text to a number of tokens, and sums up the older turns with `history_strategy="summary"`;
+    `budget_policy` gives the size of each build from its request. `model_max_tokens` is the model's window, only used
+    to warn when a context takes over 70 % of it. `counter` replaces the tokenizer.
 
     Raises ConfigError for a config that is wrong or asks for something that is not built yet.
     """
@@ -117,6 +123,7 @@ class ContextBuilder:
     def _use(self, shared: _Shared) -> None:
         self._shared = shared
         self.counter = self._given_counter or shared.counter(self.config.tokenizer)
+        self._listener = Listener(self.counter)
         self._retrieval = retrieval_specs(self.config, self.rag_tool, self.memory_tool, self.sources, shared.encoder)
 
     def _check_strategy(self) -> None:
@@ -182,6 +189,7 @@ class ContextBuilder:
         inputs = read_inputs(
             self.config,
             self._retrieval,
+            self._listener,
             user_query,
             conversation_history,
             system_instructions,
@@ -200,7 +208,9 @@ class ContextBuilder:
             stages[name] = round((now_ - since) * 1000, 3)
             return now_
 
-        gathered = gather(inputs.specs, inputs.request)
+        history = self._plan(inputs, config, template)
+        specs = (*inputs.specs, history.spec())
+        gathered = gather(specs, inputs.request)
         mark = timed("gather", started)
         ranked = rank(
             gathered.candidates,
@@ -211,15 +221,15 @@ class ContextBuilder:
             self._shared.encoder,
         )
         mark = timed("rank", mark)
-        layout, filler, warnings = self._fill(ranked, template, config)
-        text, messages, text_tokens, message_tokens = self._prove(layout, filler, config)
+        layout, filler, placer, warnings = self._fill(ranked, history, template, config)
+        text, messages, text_tokens, message_tokens = self._prove(layout, filler, placer, config)
         mark = timed("select", mark)
         built = make_record(
             query=inputs.query,
             config=config,
-            specs=inputs.specs,
+            specs=specs,
             gathered=gathered,
-            left_out=inputs.left_out,
+            left_out=history.decisions(config, inputs.now),
             ranked=ranked,
             chosen=filler.chosen,
             layout=layout,
@@ -227,7 +237,7 @@ class ContextBuilder:
             messages=messages,
             sizes=(text_tokens, message_tokens),
             warnings=warnings,
-            meta=self._meta(inputs, config, template),
+            meta=self._meta(inputs, history, config, template),
             model_max_tokens=self.model_max_tokens,
         )
         timed("record", mark)
@@ -243,11 +253,26 @@ class ContextBuilder:
             max_tokens = self.budget_policy(request)
         return self.config if max_tokens is None else self.config.with_(max_tokens=max_tokens)
 
+    def _plan(self, inputs: Inputs, config: ContextConfig, template: Template) -> History:
+        def summarise(history: History, turns: int) -> None:
+            session, summaries = inputs.request.session_id, self._shared.summaries
+            roll_summary(history, turns, template.locale, session, summaries, self.summarizer, self.counter)
+
+        return plan_history(
+            inputs.said,
+            inputs.query,
+            config,
+            self.counter,
+            lambda: self._shared.scorer(config.strategy),
+            self._shared.encoder,
+            summarise,
+        )
+
     # -- select and structure ----------------------------------------------------------------------------------------
 
     def _fill(
-        self, ranked: Sequence[Ranked], template: Template, config: ContextConfig
-    ) -> tuple[Layout, Filler, list[str]]:
+        self, ranked: Sequence[Ranked], history: History, template: Template, config: ContextConfig
+    ) -> tuple[Layout, Filler, Placer, list[str]]:
         open_rows = [row for row in ranked if not row.reason]
         extras: list[str] = []
         for row in sorted(open_rows, key=lambda row: row.candidate.rank):
@@ -269,12 +294,12 @@ class ContextBuilder:
         said = [row for row in open_rows if row.candidate.message is not None]
         rest = [row for row in open_rows if row.section != ROLE and row.candidate.message is None]
         said.sort(key=lambda row: row.candidate.rank)
-        if warning := filler.history(said, rest):
-            warnings.append(warning)
+        placer = Placer(history, said, filler)
+        warnings += placer.fill(rest)
         filler.greedy(rest)
         if rest and not any(row.piece for row in (*rest, *said)):
             warnings.append("nothing besides the fixed parts fits the budget")
-        return layout, filler, warnings
+        return layout, filler, placer, warnings
 
     def _check_fixed(self, layout: Layout, config: ContextConfig, has_system: bool) -> list[str]:
         # exact with an additive tokenizer; `_prove` counts the whole again in any case
@@ -287,7 +312,7 @@ class ContextBuilder:
         return []
 
     def _prove(
-        self, layout: Layout, filler: Filler, config: ContextConfig
+        self, layout: Layout, filler: Filler, placer: Placer, config: ContextConfig
     ) -> tuple[str, list[dict[str, Any]], int, int]:
         """Render and recount the whole; drop the lowest-ranked packets until it really fits.
 
@@ -298,10 +323,11 @@ class ContextBuilder:
             over = max(sizes) - config.max_tokens
             if over <= 0:
                 return text, messages, sizes[0], sizes[1]
-            if not filler.give_back(max(1, over // 2)):  # in a few steps, and hardly ever more than needed
+            step = max(1, over // 2)  # in a few steps, and hardly ever more than needed
+            if not filler.give_back(step) and not placer.give_back(step):
                 raise BudgetError(max(sizes), config.max_tokens, layout.parts(), max(sizes))
 
-    def _meta(self, inputs: Inputs, config: ContextConfig, template: Template) -> dict[str, Any]:
+    def _meta(self, inputs: Inputs, history: History, config: ContextConfig, template: Template) -> dict[str, Any]:
         from ctx_vector import __version__
 
         encoder = self._shared.loaded()
@@ -312,6 +338,7 @@ class ContextBuilder:
             "now": inputs.now.isoformat(),
             "session_id": inputs.request.session_id,
             "locale": template.locale,
+            "history": history.meta(config),
             "strategy": config.strategy if isinstance(config.strategy, str) else config.to_dict()["strategy"],
             "config_hash": self._config_hash if config is self.config else config.hash,
             "tokenizer": self.counter.name,
@@ -324,12 +351,13 @@ class ContextBuilder:
 def _refuse_planned(config: ContextConfig) -> None:
     """Raise ConfigError for choices that are named and validated, but not built yet: better than ignoring them."""
     problems = []
-    if config.history_strategy != "window":
-        problems.append(f"history_strategy: {config.history_strategy!r} is not built yet; choose 'window'")
     if config.mmr_lambda is not None:
         problems.append("mmr_lambda: not built yet; leave it None")
-    if any(limit is not None for limit in config.budgets.values()):
-        problems.append("budgets: part budgets are not built yet; leave it empty")
+    problems += [
+        f"budgets.{part}: part budgets other than history's are not built yet; leave it out"
+        for part, limit in config.budgets.items()
+        if limit is not None and part != "history"
+    ]
     if not all(config.include.values()):
         problems.append("include: leaving parts out is not built yet; leave it empty")
     if problems:

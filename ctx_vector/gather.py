@@ -10,7 +10,6 @@ source its kind wins, and a stored `type` or `section` stays as data under `meta
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import threading
@@ -20,9 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ctx_vector.errors import InputError
-from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket, Message, as_utc
+from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket, as_utc
 from ctx_vector.stages import Request
-from ctx_vector.trim import turns_of
 
 _log = logging.getLogger("ctx_vector.gather")
 
@@ -57,15 +55,6 @@ class Fault:
     """What went wrong with a source; `reason` is `fault` or `timeout`."""
 
     source: str
-    reason: str
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A message of the history that is no candidate, and why."""
-
-    candidate: Candidate
     reason: str
     detail: str
 
@@ -205,47 +194,3 @@ def packet_of(item: Any) -> ContextPacket:
     except InputError:  # a time nobody can read must not cost the text
         stamp = None
     return ContextPacket(content, stamp, None, _get(item, _SCORE_KEYS), metadata)
-
-
-def history_candidates(messages: Sequence[Any], query: str) -> tuple[list[Candidate], list[LeftOut]]:
-    """Return the messages of a conversation as candidates, and apart those that must not stand in the context: the last
-    one when it only repeats the query, and tool results whose call is not there.
-
-    Raises InputError for a message that is none.
-    """
-    said = [Message.of(item) for item in messages]
-    kept: list[Candidate] = []
-    left_out: list[LeftOut] = []
-    last = said[-1] if said else None
-    for turn in turns_of(said):
-        calls: set[str] = set()
-        for place, index in enumerate(turn):
-            message = said[index]
-            if message.tool_calls:
-                calls |= _call_ids(message, index)
-            packet = ContextPacket(
-                message.text, message.timestamp, metadata={"type": TYPE_HISTORY, "role": message.role}
-            )
-            candidate = Candidate(packet, "history", message=message)
-            asked = message.tool_call_id in calls if message.tool_call_id else place > 0
-            if message.role in TOOL_ROLES and not asked:
-                left_out.append(LeftOut(candidate, "window", "a tool result without its call"))
-            elif (
-                message is last and message.role == "user" and query.strip() and packet.content.strip() == query.strip()
-            ):
-                left_out.append(LeftOut(candidate, "duplicate", "repeats the query"))
-            else:
-                kept.append(candidate)
-    return kept, left_out
-
-
-def _call_ids(message: Message, index: int) -> set[str]:
-    calls = list(message.tool_calls or ())
-    try:
-        json.dumps(calls)
-        return {str(call.get("id")) for call in calls}
-    except (TypeError, ValueError, AttributeError):
-        raise InputError(
-            f"conversation_history[{index}].tool_calls: expected JSON-ready mappings such as "
-            f'{{"id": ..., "function": {{"name": ..., "arguments": ...}}}}, got {calls!r:.80}'
-        ) from None

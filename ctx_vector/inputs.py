@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, InputError
-from ctx_vector.gather import LeftOut, SourceSpec, history_candidates, packet_of
+from ctx_vector.gather import SourceSpec, packet_of
+from ctx_vector.history import Listener, Said
 from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, ContextPacket, as_utc, clean_text
 from ctx_vector.stages import Request
 from ctx_vector.structure import check_section_name, state_text
@@ -23,8 +24,8 @@ _NO_LIMIT: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """What one build works on. `roles` are all roles that can stand in the Context section; `left_out` are messages of
-    the history that are no candidates, with the reason.
+    """What one build works on: the sources to ask, but for the history, and the messages of the history as `said`.
+    `roles` are all roles that can stand in the Context section.
     """
 
     query: str
@@ -32,12 +33,13 @@ class Inputs:
     specs: tuple[SourceSpec, ...]
     request: Request
     roles: frozenset[str]
-    left_out: tuple[LeftOut, ...]
+    said: list[Said]
 
 
 def read_inputs(
     config: ContextConfig,
     retrieval: Sequence[SourceSpec],
+    listener: Listener,
     user_query: str,
     history: Sequence[Any] | None,
     system: str | None,
@@ -63,7 +65,7 @@ def read_inputs(
             raise InputError(f"{name}: expected a sequence, got {type(value).__name__}; put a single item in a list")
     query = clean_text(user_query)
     moment = as_utc(now, "now") or datetime.now(UTC)
-    said, left_out = history_candidates(history or (), query)
+    said = listener.read(history or ())
     own = [_custom(item) for item in custom or ()]
     if system:
         own.insert(0, ContextPacket(system, metadata={"type": TYPE_SYSTEM, "priority": "high"}))
@@ -73,12 +75,11 @@ def read_inputs(
         SourceSpec("custom", None, lambda _: own),
         SourceSpec("documents", "knowledge", lambda _: list(documents or ())),
         *(retrieval if query.strip() else ()),
-        SourceSpec("history", TYPE_HISTORY, lambda _: said),
     )
-    roles = {item.message.role for item in said if item.message is not None}
+    roles = {item.message.role for item in said}
     roles |= {str(packet.meta["role"]) for packet in own if packet.meta.get("role")}
     request = Request(query, moment, session_id, config.knowledge_limit, config.knowledge_min_score)
-    return Inputs(query, moment, specs, request, frozenset(roles), tuple(left_out))
+    return Inputs(query, moment, specs, request, frozenset(roles), said)
 
 
 def _custom(item: Any) -> ContextPacket:

@@ -210,6 +210,11 @@ class Layout:
         """Return the text tokens of each non-empty section, the closing blank line included."""
         return {name: cost[0] for name, cost in self._costs.items() if cost[0]}
 
+    def held(self, section: str, group: str) -> int:
+        """Return the tokens of a group's pieces and labels, the larger of text and messages."""
+        target = self._sections[section].groups[group]
+        return max(target.tokens, target.message_tokens)
+
     # -- putting in and taking out -------------------------------------------------------------------------------
 
     def add(self, section: str, group: str, piece: Piece) -> None:

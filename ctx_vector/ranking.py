@@ -1,9 +1,8 @@
 """Ranking, the first half of selecting: score every candidate, drop what no budget could save, sort the rest.
 
 score = relevance_weight * relevance + recency_weight * recency. Order: score descending, newer first, id, order of
-gathering. Dropped here: `empty`, `expired`, `window` (older than the newest turns of the history), `below_floor`, and
-`duplicate` for the same text twice in a section (but never what the caller gave as custom packets). System
-instructions, state and history are not subject to the floor.
+gathering. Dropped here: `empty`, `expired`, `below_floor`, and `duplicate` for the same text twice in a section (but
+never what the caller gave as custom packets). System instructions, state and history are not subject to the floor.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, Candidate,
 from ctx_vector.recency import recency
 from ctx_vector.stages import Candidates, Query, Scorer
 from ctx_vector.structure import Template, slot_of
-from ctx_vector.trim import turns_of, window
 
 if TYPE_CHECKING:
     import numpy as np
@@ -150,7 +148,6 @@ def rank(
             row.drop("empty", "nothing to show")
         elif (expires := row.candidate.packet.meta.get("expires_at")) is not None and _expired(expires, now):
             row.drop("expired", f"expired at {expires}")
-    _cut_window([row for row in rows if row.candidate.message is not None and not row.reason], config.history_limit)
     _score(rows, template.query, config, now, scorer, encoder)
     for row in rows:
         row.set_order()
@@ -171,17 +168,6 @@ def rank(
             else:
                 seen[key] = f"{row.candidate.source}:{packet.id}"
     return rows
-
-
-def _cut_window(history: Sequence[Ranked], limit: int) -> None:
-    """Number the turns of a conversation, and drop what is older than its newest turns of `limit` messages."""
-    turns = turns_of([row.candidate.message for row in history if row.candidate.message is not None])
-    first = window(turns, limit)
-    for number, turn in enumerate(turns):
-        for index in turn:
-            history[index].turn = number
-            if number < first:
-                history[index].drop("window", f"older than the newest {limit} messages in whole turns")
 
 
 def _expired(value: object, now: datetime) -> bool:
@@ -221,12 +207,13 @@ def _score(
         floor = config.recency_floor_by_type.get(kind, config.recency_floor)
         row.recency = recency(packet.timestamp, now, decay, floor)
     if unscored:
-        _score_texts(unscored, query, scorer(), encoder)
+        score_texts(unscored, query, scorer(), encoder)
     for row in rows:
         row.score = config.relevance_weight * row.relevance + config.recency_weight * row.recency
 
 
-def _score_texts(rows: Sequence[Ranked], query: str, scorer: Scorer, encoder: Callable[[], Encoder]) -> None:
+def score_texts(rows: Sequence[Ranked], query: str, scorer: Scorer, encoder: Callable[[], Encoder]) -> None:
+    """Set the relevance of each row to its content: the best of its windows."""
     import numpy as np
 
     texts: list[str] = []

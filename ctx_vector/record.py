@@ -11,11 +11,10 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ctx_vector.config import ContextConfig
-from ctx_vector.gather import Gathered, LeftOut, SourceSpec
+from ctx_vector.gather import Gathered, SourceSpec
 from ctx_vector.layout import CONTEXT, EVIDENCE, Layout
 from ctx_vector.packets import Budget, BuiltContext, Candidate, ContextPacket, Decision, SourceUse
 from ctx_vector.ranking import Ranked
-from ctx_vector.structure import slot_of
 
 _log = logging.getLogger("ctx_vector.builder")
 
@@ -29,7 +28,7 @@ def make_record(
     config: ContextConfig,
     specs: Sequence[SourceSpec],
     gathered: Gathered,
-    left_out: Sequence[LeftOut],
+    left_out: Sequence[Decision],
     ranked: Sequence[Ranked],
     chosen: Sequence[Ranked],
     layout: Layout,
@@ -42,8 +41,8 @@ def make_record(
 ) -> BuiltContext:
     """Return the BuiltContext of a finished layout; `sizes` are the counted tokens of text and messages.
 
-    `ranked` are all candidates with their fates, `chosen` the kept ones in order of choice, `left_out` history messages
-    that were none.
+    `ranked` are all candidates with their fates, `chosen` the kept ones in order of choice, `left_out` the messages
+    of the history that were not chosen.
     """
     shares = layout.shares()
     kept = tuple(row.decision(shares) for row in chosen)
@@ -82,15 +81,12 @@ def make_record(
     )
 
 
-def _dropped(ranked: Sequence[Ranked], gathered: Gathered, left_out: Sequence[LeftOut]) -> list[Decision]:
+def _dropped(ranked: Sequence[Ranked], gathered: Gathered, left_out: Sequence[Decision]) -> list[Decision]:
     dropped = [row.decision({}) for row in ranked if row.piece is None]
     for fault in gathered.faults:
         nothing = Candidate(ContextPacket(""), fault.source)
         dropped.append(replace(Ranked(nothing, "", "").decision({}), reason=fault.reason, detail=fault.detail))
-    for item in left_out:
-        row = Ranked(item.candidate, *slot_of(item.candidate.packet)).decision({})
-        dropped.append(replace(row, reason=item.reason, detail=item.detail))
-    return dropped
+    return dropped + list(left_out)
 
 
 def _uses(
@@ -120,9 +116,13 @@ def report(built: BuiltContext, ranked: Sequence[Ranked]) -> None:
     found: dict[str, int] = {}
     left: dict[str, int] = {}
     for row in ranked:
+        if row.candidate.message is not None:
+            continue  # history is told of in turns
         name = row.group if row.section == CONTEXT else row.section.lower()
         found[name] = found.get(name, 0) + 1
         left[name] = left.get(name, 0) + (row.piece is not None)
     counts = ", ".join(f"{name} {count} -> {left[name]}" for name, count in found.items())
-    budget = built.budget
+    history, budget = built.meta["history"], built.budget
+    if history["turns"]:
+        counts += f"{', ' if counts else ''}history {history['turns']} -> {history['kept']} turns"
     _log.info("%s; %d of %d tokens", counts or "nothing gathered", budget.total_used, budget.total_limit)

@@ -7,7 +7,8 @@ Sections come in this order, empty ones are left out except Task and Output::
     [State]             task state
     [<extra>]           sections that the caller named
     [Evidence]          knowledge, then other agents' outputs
-    [Context]           history as "role: content", memories as "Memory: content", then general packets
+    [Context]           history as "role: content", memories as "Memory: content", then general packets; before the
+                        history a summary of what is older, and a line for turns that are left out between others
     [Output]            what to do, and a reminder
 
 Messages: one system message with everything but Task and history ("single"), or one a section ("split"), then the
@@ -45,6 +46,9 @@ TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
         "output": "Please provide accurate, evidence-based answers based on the above information.",
         "memory": "Memory",
         "compressed": "[... Content compressed ...]",
+        "left_out": "[... {n} turns left out ...]",
+        "left_out_one": "[... 1 turn left out ...]",
+        "summary": "[Summary of the earlier conversation]",
         "source": "[Source {n}{cite}]",
         "cite": "[Source: {cite}]",
         "intro": "The following reference material relates to the current question:",
@@ -54,6 +58,9 @@ TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
         "output": "请基于以上信息,提供准确、有据的回答。",
         "memory": "记忆",
         "compressed": "[... 内容已压缩 ...]",
+        "left_out": "[... 省略 {n} 轮对话 ...]",
+        "left_out_one": "[... 省略 1 轮对话 ...]",
+        "summary": "[此前对话摘要]",
         "source": "[资料{n}{cite}]",
         "cite": "[资料: {cite}]",
         "intro": "以下是与当前问题相关的参考资料：",
@@ -62,6 +69,7 @@ TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
 }
 #: What an empty answer to a tool call shows, for a call must not stay without its answer.
 NO_OUTPUT: Final = "(no output)"
+_LEFT_OUT = re.compile(r"\[\.\.\. (?:\d+ turns? left out|省略 \d+ 轮对话) \.\.\.\]")
 _NUMBERED_LABEL = re.compile(r"\[(?:Source |资料)\d+(?:: .*)?\]")
 
 
@@ -124,6 +132,15 @@ def message_body(message: Message) -> str:
             arguments = json.dumps(arguments, ensure_ascii=False)
         lines.append(f"{single_line(str(function.get('name') or 'tool'))}({single_line(arguments)})")
     return "\n".join(lines) or (NO_OUTPUT if message.tool_call_id else "")
+
+
+def chat_message(message: Message, content: str) -> dict[str, Any]:
+    """Return a message of the history as it is sent, saying `content`."""
+    sent: dict[str, Any] = {"role": message.role, "content": content}
+    for name in ("name", "tool_calls", "tool_call_id"):
+        if value := getattr(message, name):
+            sent[name] = value
+    return sent
 
 
 class Template:
@@ -194,15 +211,23 @@ class Template:
             return self._piece(text, order=order)
         content = candidate.packet.content
         message = candidate.message or Message(content, str(candidate.packet.meta.get("role") or "user"))
-        sent: dict[str, Any] = {"role": message.role, "content": content}
         if shortened:
-            sent["content"] = f"{body}\n{marker}" if body else marker
+            content = f"{body}\n{marker}" if body else marker
         elif body == NO_OUTPUT:
-            sent["content"] = body
-        for name in ("name", "tool_calls", "tool_call_id"):
-            if value := getattr(message, name):
-                sent[name] = value
+            content = body
+        sent = chat_message(message, content)
         return self._piece(f"{self._label(message.role)}: {text}", message=sent, order=order)
+
+    def left_out(self, turns: int, order: tuple[Any, ...]) -> Piece:
+        """Return the line that stands for turns that are left out of the history."""
+        text = self.texts["left_out" if turns > 1 else "left_out_one"].format(n=turns)
+        return self._piece(text, message={"role": "system", "content": text}, order=order)
+
+    def summary(self, body: str, order: tuple[Any, ...], *, shortened: bool = False) -> Piece:
+        """Return the summary of the earlier conversation, under its title; a shortened one gets the marker."""
+        lines = [self.texts["summary"], escape(body, self.labels), self.texts["compressed"] if shortened else ""]
+        text = "\n".join(line for line in lines if line)
+        return self._piece(text, message={"role": "system", "content": text}, order=order)
 
     def _label(self, role: str) -> str:
         if role not in self._role_labels:
@@ -212,7 +237,10 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class ParsedItem:
-    """One item read back from a context; `label` is its role, `Memory`, or its citation, else ""."""
+    """One item read back from a context; `label` is its role, `Memory`, or its citation, else "".
+
+    The summary of the earlier conversation has the label `summary`, a line for turns left out the label `left_out`.
+    """
 
     label: str
     content: str
@@ -244,7 +272,7 @@ def _parse_items(section: str, lines: list[str], labels: tuple[str, ...]) -> lis
         body = "\n".join(lines)
         return [ParsedItem("", unescape(body))] if body else []
     context = section == CONTEXT
-    intros = {texts["intro"] for texts in TEXTS.values()}
+    intros, summaries = ({texts[name] for texts in TEXTS.values()} for name in ("intro", "summary"))
     if section == EVIDENCE and lines[:1] and lines[0] in intros and _NUMBERED_LABEL.fullmatch("".join(lines[1:2])):
         lines = _open_numbered(lines)
     starts = {f"{label}: " for label in (*FIXED_LABELS, *labels)} if context else set()
@@ -257,6 +285,10 @@ def _parse_items(section: str, lines: list[str], labels: tuple[str, ...]) -> lis
             continue
         if label:
             items.append((label[:-2], [line[len(label) :]]))
+        elif context and line in summaries:
+            items.append(("summary", []))
+        elif context and _LEFT_OUT.fullmatch(line):
+            items.append(("left_out", [line]))
         elif fresh and section == EVIDENCE and line.startswith("["):
             items.append((line[1:-1].partition(": ")[2], []))
         elif fresh and not (items and not items[-1][1] and section == EVIDENCE):

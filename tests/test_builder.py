@@ -190,9 +190,8 @@ def test_an_encoder_that_cannot_be_loaded_is_a_clear_error(monkeypatch):
     [
         ({"strategy": "hybrid"}, "planned and not built yet"),
         ({"strategy": "cosin"}, "did you mean 'cosine'"),
-        ({"history_strategy": "summary"}, "not built yet"),
         ({"mmr_lambda": 0.5}, "mmr_lambda: not built yet"),
-        ({"budgets": {"evidence": 100}}, "budgets"),
+        ({"budgets": {"evidence": 100, "history": 50}}, "budgets.evidence"),
         ({"include": {"memory": False}}, "include"),
     ],
 )
@@ -209,7 +208,7 @@ def test_nothing_is_printed_and_a_build_logs_one_line(capsys, caplog):
     builder = ContextBuilder(config=plain(min_relevance=0.1))
     built = builder.assemble(**EXAMPLE, now=NOW)
     (record,) = caplog.records
-    assert record.levelname == "INFO" and "evidence 2 -> 1" in record.message and "history 2 -> 2" in record.message
+    assert record.levelname == "INFO" and "evidence 2 -> 1" in record.message and "history 1 -> 1 turns" in record.message
     assert f"{built.budget.total_used} of 3000 tokens" in record.message
     assert capsys.readouterr() == ("", "")
 

@@ -24,9 +24,9 @@ LAYERS = {
     "measuring": "experiments",
     "the package": "__init__",
     "assembly": "builder audit",
-    "pipeline": "inputs record gather ranking select compress structure layout",
+    "pipeline": "inputs record gather history ranking placing select compress structure layout",
     "what the stages stand on": """
-        tools trim
+        tools trim summary
         knowledge sync staging sync_report upkeep views hits filters catalog
         memory memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",
     "leaves": """

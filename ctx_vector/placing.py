@@ -1,0 +1,263 @@
+"""Placing: put the turns chosen of a conversation into the layout, exactly.
+
+Turns go in whole, in order of choice, while they and the lines for what is left out between them fit the history's
+bound and the room there is. The newest turn is always there: it is shortened when it has to be. The summary comes last,
+into what is left, and goes first.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, TypeAlias
+
+from ctx_vector.compress import LEAST_ROOM
+from ctx_vector.gather import TOOL_ROLES
+from ctx_vector.history import History
+from ctx_vector.layout import CONTEXT, Piece
+from ctx_vector.ranking import Ranked
+from ctx_vector.select import Filler
+from ctx_vector.trim import SCATTERED
+
+_SLOT: Final = (CONTEXT, "history")
+_FIRST: Final = (-1,)  # the order of the summary: before everything that was said
+
+Cut: TypeAlias = tuple[Piece, str]  # a shortened piece and how it was shortened
+
+
+class Placer:
+    """Places one history. `rows` are the messages chosen, in order of speaking."""
+
+    def __init__(self, history: History, rows: Sequence[Ranked], filler: Filler) -> None:
+        self.history = history
+        self.filler = filler
+        self._half = filler.config.shared_limit // 2
+        self._turns: dict[int, list[Ranked]] = {}
+        for number, row in zip(history.numbers, rows, strict=True):
+            row.turn = number
+            self._turns.setdefault(number, []).append(row)
+        self._marks: dict[int, tuple[int, Piece]] = {}  # by the turn after it: the turns left out, and the line
+        self._summary: Piece | None = None
+
+    def fill(self, others: Sequence[Ranked]) -> list[str]:
+        """Put the turns in, in order of choice; return warnings. `others` are what the rest of the budget is for."""
+        order, warnings = self.history.order, []
+        if not order:
+            return []
+        if self.history.fallback:
+            warnings.append(f"history: {self.history.fallback}; the newest turns that fit stay instead")
+        if not self._put_newest(order[0], others):
+            self._drop(order)
+            return [*warnings, "the newest turn of the history does not fit and was left out"]
+        bound = self.history.bound
+        if bound is not None and self.filler.layout.held(*_SLOT) > bound:
+            warnings.append(f"the newest turn of the history is over the bound of {bound} tokens")
+        for place, number in enumerate(order[1:], 1):
+            if self._put(number, bound):
+                continue
+            if self.history.strategy not in SCATTERED:
+                self._drop(order[place:])
+                break
+            self._drop([number])
+        return warnings + self._put_summary()
+
+    def give_back(self, tokens: int) -> bool:
+        """Take out the summary, then whole turns from the last chosen on, until `tokens` tokens are free.
+
+        For tokenizers whose counts do not add. False when nothing is left to take.
+        """
+        freed = self._take_summary("it did not fit when the whole was counted again") if self._summary else 0
+        while freed < tokens and self.history.kept:
+            number = self.filler.chosen[-1].turn
+            freed += sum(max(row.piece.tokens, row.piece.message_tokens) for row in self._turns[number] if row.piece)
+            self._take(number)
+            for row in self._turns[number]:
+                row.drop("budget", "the whole did not fit when counted again")
+        return freed > 0
+
+    # -- whole turns and the lines between them -----------------------------------------------------------------------
+
+    def _put(self, number: int, bound: int | None, cuts: dict[int, Cut] | None = None) -> bool:
+        """Put a turn in if it and the lines for what is left out fit."""
+        rows = self._turns[number]
+        if self.filler.room() < len(rows):
+            return False
+        for row in rows:
+            piece, action = (cuts or {}).get(id(row)) or (self.filler.piece(row), "full")
+            self.filler.layout.add(*_SLOT, piece)
+            row.keep(piece, action, "" if action == "full" else "budget")
+            self.filler.chosen.append(row)
+        bisect.insort(self.history.kept, number)
+        self._mark_around(number)
+        if self.filler.room() >= 0 and (bound is None or self.filler.layout.held(*_SLOT) <= bound):
+            return True
+        self._take(number)
+        return False
+
+    def _take(self, number: int) -> None:
+        """Take out the turn that was put in last."""
+        for _ in self._turns[number]:
+            self.filler.take()
+        self.history.kept.remove(number)
+        self._mark_around(number)
+
+    def _mark_around(self, number: int) -> None:
+        """Set the lines before a turn that came or went, and before the one after it."""
+        kept = self.history.kept
+        after = bisect.bisect_right(kept, number)
+        self._mark(number)
+        if after < len(kept):
+            self._mark(kept[after])
+
+    def _mark(self, number: int) -> None:
+        """Set the line for what is left out before a turn."""
+        kept, count = self.history.kept, 0
+        place = bisect.bisect_left(kept, number)
+        if place < len(kept) and kept[place] == number:
+            count = number - (kept[place - 1] + 1 if place else self._front(number))
+        held, line = self._marks.pop(number, (0, None))
+        if line is not None and held != count:
+            self.filler.layout.remove(*_SLOT, line)
+            line = None
+        if count:
+            if line is None:
+                head, stamp, rank = self._turns[number][0].place
+                line = self.filler.template.left_out(count, (head, stamp, rank - 0.5))
+                self.filler.layout.add(*_SLOT, line)
+            self._marks[number] = (count, line)
+
+    def _front(self, first: int) -> int:
+        """Return the turn from which on what is left out before the first kept one gets a line."""
+        if self._summary is not None:
+            return self.history.summarised
+        return 0 if self.history.strategy in SCATTERED else first
+
+    def _drop(self, numbers: Sequence[int]) -> None:
+        scattered = self.history.strategy in SCATTERED
+        why = "" if scattered else ", and no older turn may stand without it"
+        for row in itertools.chain(*(self._turns[number] for number in numbers)):
+            row.drop("budget", f"{self.history.strategy}: the turn did not fit{why}")
+
+    # -- the summary --------------------------------------------------------------------------------------------------
+
+    def _put_summary(self) -> list[str]:
+        """Put the summary in, shortened if need be, or say why not."""
+        history, filler = self.history, self.filler
+        if not history.summarised:
+            return []
+        shortener = replace(filler.shortener, summarizer=None)  # the summarizer has had its say
+        room = min(filler.room(), (history.bound or 0) - filler.layout.held(*_SLOT))
+
+        def measure(body: str) -> int:
+            piece = filler.template.summary(body, _FIRST, shortened=True)
+            return max(piece.tokens, piece.message_tokens)
+
+        if self._set_summary(filler.template.summary(history.summary, _FIRST)):
+            return []
+        for slack in (0, 16):  # what a line for a hole behind it takes
+            if not filler.config.enable_compression or room - slack < LEAST_ROOM:
+                break
+            result = shortener.shorten(history.summary, room - slack, measure)
+            if result and self._set_summary(filler.template.summary(result[0], _FIRST, shortened=True)):
+                return []
+        history.summarised, history.fallback = 0, "the summary did not fit"
+        return [f"history: {history.fallback}"]
+
+    def _set_summary(self, piece: Piece) -> bool:
+        filler, bound = self.filler, self.history.bound
+        self._summary = piece
+        filler.layout.add(*_SLOT, piece)
+        self._mark(self.history.kept[0])
+        if filler.room() >= 0 and (bound is None or filler.layout.held(*_SLOT) <= bound):
+            return True
+        self._take_summary("")
+        return False
+
+    def _take_summary(self, why: str) -> int:
+        piece, self._summary = self._summary, None
+        assert piece is not None
+        self.filler.layout.remove(*_SLOT, piece)
+        if why:
+            self.history.summarised, self.history.fallback = 0, why
+        if self.history.kept:
+            self._mark(self.history.kept[0])
+        return max(piece.tokens, piece.message_tokens)
+
+    # -- the newest turn ----------------------------------------------------------------------------------------------
+
+    def _put_newest(self, number: int, others: Sequence[Ranked]) -> bool:
+        """Put the newest turn in: whole, else shortened to the bound, else beyond it, as far as there is room."""
+        bound = self.history.bound
+        if bound is None:
+            if self._must_shrink(number, others) and self._shrink(number, self._half):
+                return True
+            return self._put(number, None) or self._shrink(number, self._half)
+        if self._put(number, bound) or self._shrink(number, bound, bound):
+            return True
+        return self._put(number, None) or self._shrink(number, self._half)
+
+    def _must_shrink(self, number: int, others: Sequence[Ranked]) -> bool:
+        """Tell whether the newest turn's tool results must shrink: over half of the shared limit, and not all fits."""
+        turn, filler = self._turns[number], self.filler
+        if not filler.config.enable_compression or not any(map(_is_tool, turn)):
+            return False
+        before = filler.layout.size()
+        pieces = [(row, filler.piece(row)) for row in turn]
+        for row, piece in pieces:
+            filler.layout.add(row.section, row.group, piece)
+        after = filler.layout.size()
+        if max(after.text - before.text, after.messages - before.messages) > self._half:
+            for row in others:
+                if filler.room() < 0:
+                    break
+                pieces.append((row, filler.piece(row)))
+                filler.layout.add(row.section, row.group, pieces[-1][1])
+            must = filler.room() < 0
+        else:
+            must = False
+        for row, piece in pieces:
+            filler.layout.remove(row.section, row.group, piece)
+        return must
+
+    def _shrink(self, number: int, tools_to: int, bound: int | None = None) -> bool:
+        """Put a turn in with its tool results cut to `tools_to`; if that is not enough, with all of it cut."""
+        filler, turn = self.filler, self._turns[number]
+        if not filler.config.enable_compression:
+            return False
+        most = filler.room() if bound is None else min(filler.room(), bound)
+        tools = [row for row in turn if _is_tool(row)]
+        for part, target in ((tools, min(tools_to, most)), (tools, most), (turn, most)):
+            cuts = self._cut_to(turn, part, target) if part else None
+            if cuts is not None and self._put(number, bound, cuts):
+                return True
+        return False
+
+    def _cut_to(self, turn: Sequence[Ranked], part: Sequence[Ranked], target: int) -> dict[int, Cut] | None:
+        """Cut the largest messages of `part` until the turn measures at most `target`; None when that is impossible."""
+        filler = self.filler
+
+        def size(piece: Piece) -> int:
+            return max(piece.tokens, piece.message_tokens)
+
+        sizes = {id(row): size(filler.piece(row)) for row in turn}
+        over = sum(sizes.values()) + 8 - target  # 8: the section's header and closing line
+        cuts: dict[int, Cut] = {}
+        for row in sorted(part, key=lambda row: -sizes[id(row)]):
+            if over <= 0:
+                break
+
+            def measure(short: str, row: Ranked = row) -> int:
+                return size(filler.piece(row, short))
+
+            result = filler.shortener.shorten(row.body, max(measure("") + 1, sizes[id(row)] - over), measure)
+            short, action = result or ("", "truncated")
+            piece = filler.piece(row, short)
+            over -= sizes[id(row)] - size(piece)
+            cuts[id(row)] = (piece, action)
+        return cuts if over <= 0 else None
+
+
+def _is_tool(row: Ranked) -> bool:
+    return row.candidate.message is not None and row.candidate.message.role in TOOL_ROLES
