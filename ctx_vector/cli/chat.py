@@ -141,31 +141,31 @@ def _talk(agent: ContextAwareAgent, whom: str) -> None:
     if terminal:
         _edit_lines()
         note(f"Talking to {whom}. {', '.join(_COMMANDS)}; Ctrl-C stops an answer, Ctrl-D ends.")
-    while True:
+    going = True
+    while going:
         try:
-            line = _next_line(terminal)
+            going = _turn(agent, terminal)
         except KeyboardInterrupt:
             if not terminal:
                 raise
-            note("(Ctrl-D or /quit ends)")
-            continue
-        if line is None or line.strip() == "/quit":
-            return
-        if not line.strip():
-            continue
-        if line.strip()[0] == "/" and line.strip()[1:].isalpha():
-            _obey(agent, line.strip())
-            continue
-        try:
-            _say(agent, line.strip())
+            note("(stopped; /quit or Ctrl-D ends)")
         except CtxVectorError as error:
             if not terminal:  # a script wants to know
                 raise
             note("error: " + " ".join(str(error).split()))
-        except KeyboardInterrupt:
-            if not terminal:
-                raise
-            note("(stopped)")
+
+
+def _turn(agent: ContextAwareAgent, terminal: bool) -> bool:
+    """Read one line and do what it says; return whether the conversation goes on."""
+    line = _next_line(terminal)
+    text = "/quit" if line is None else line.strip()
+    if text == "/quit":
+        return False
+    if text.startswith("/") and text[1:].isalpha():
+        _obey(agent, text)
+    elif text:
+        _say(agent, text)
+    return True
 
 
 def _edit_lines() -> None:
