@@ -19,7 +19,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.errors import InputError
+from ctx_vector.errors import InputError, LoaderError
 from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.memory import Memory
 from ctx_vector.memory_hits import MemoryHit, with_ours
@@ -193,8 +193,9 @@ def _memory_candidate(hit: MemoryHit, *, with_vector: bool) -> Candidate:
 class RAGTool(_Tool):
     """Local knowledge as a tool. The index folder is made when absent; `tool.knowledge` is the KnowledgeBase behind.
 
-    Actions: `add_document` (file_path), `add_text` (text, source, timestamp, metadata), `sync` (paths),
-    `search` (query, limit=5, min_score=0.3), `remove` (source), `stats`. Scores are calibrated relevance in [0, 1].
+    Actions: `add_document` (file_path; LoaderError when it cannot be read), `add_text` (text, source, timestamp,
+    metadata), `sync` (paths; `failures` in the answer says which files could not be read, and why), `search` (query,
+    limit=5, min_score=0.3), `remove` (source), `stats`. Scores are calibrated relevance in [0, 1].
     """
 
     name = "rag"
@@ -225,7 +226,11 @@ class RAGTool(_Tool):
 
     def _add_document(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         path = _take(arguments, "add_document", file_path=_MISSING)["file_path"]
-        return self.knowledge.sync(*_paths(path, "file_path", one=True)).to_dict()
+        report = self.knowledge.sync(*_paths(path, "file_path", one=True))
+        if not (report.added or report.updated or report.unchanged):
+            reasons = {**report.skipped, **report.failed} or {str(path): "there is no document in it"}
+            raise LoaderError("; ".join(f"{name}: {reason}" for name, reason in reasons.items()))
+        return report.to_dict()
 
     def _add_text(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         given = _take(arguments, "add_text", text=_MISSING, source=_MISSING, timestamp=None, metadata=None)
@@ -233,7 +238,8 @@ class RAGTool(_Tool):
 
     def _sync(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         paths = _take(arguments, "sync", paths=_MISSING)["paths"]
-        return self.knowledge.sync(*_paths(paths, "paths")).to_dict()
+        report = self.knowledge.sync(*_paths(paths, "paths"))
+        return {**report.to_dict(), "failures": dict(report.failed)}
 
     def _search(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         given = _take(arguments, "search", query=_MISSING, limit=5, min_score=0.3)
