@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_vector.compress import Shortener
 from ctx_vector.config import ContextConfig
-from ctx_vector.errors import BudgetError, ConfigError
+from ctx_vector.errors import BudgetError, ConfigError, CtxVectorError
 from ctx_vector.gather import gather
 from ctx_vector.history import History, Listener, plan_history, roll_summary
 from ctx_vector.inputs import Inputs, read_inputs, retrieval_specs
@@ -331,7 +331,10 @@ class ContextBuilder:
         from ctx_vector import __version__
 
         encoder = self._shared.loaded()
-        knowledge = getattr(self.rag_tool, "knowledge", None)
+        try:
+            version = getattr(getattr(self.rag_tool, "knowledge", None), "version", None)
+        except CtxVectorError:  # a knowledge base that broke is a fault in the record already
+            version = None
         return {
             "build_id": os.urandom(16).hex(),
             "version": __version__,
@@ -344,7 +347,7 @@ class ContextBuilder:
             "tokenizer": self.counter.name,
             "model": getattr(encoder, "name", None),
             "model_fingerprint": getattr(encoder, "fingerprint", None),
-            "knowledge_version": getattr(knowledge, "version", None),
+            "knowledge_version": version,
         }
 
 
