@@ -174,8 +174,9 @@ def _row(values: Sequence[Any]) -> Row:
 def rows_by_id(conn: sqlite3.Connection, user: str, ids: Iterable[int]) -> dict[int, Row]:
     """Return the user's rows among these ids."""
     wanted = json.dumps([int(id_) for id_ in ids])
+    # the + keeps SQLite from going through all of the user's rows by an index that begins with user_id
     found = conn.execute(
-        f"SELECT {_COLUMNS} FROM memories WHERE user_id = ? AND id IN (SELECT value FROM json_each(?))", (user, wanted)
+        f"SELECT {_COLUMNS} FROM memories WHERE id IN (SELECT value FROM json_each(?)) AND +user_id = ?", (wanted, user)
     )
     return {values[0]: _row(values) for values in found}
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
 
     Ids = NDArray[np.int64]
+    Mask = NDArray[np.bool_]
     Vectors = NDArray[np.float32]
 
 SHRINK: Final = 50
@@ -109,33 +110,34 @@ class MemoryView:
         since: datetime | None,
         until: datetime | None,
         born_after: datetime,
-    ) -> Ids:
-        """Return the ids that pass the filters, of working memories only those added at `born_after` or later.
+    ) -> Mask:
+        """Return which rows pass the filters, of working memories only those added at `born_after` or later.
 
         A memory without a time passes no filter of time.
         """
         facts = self.facts
         outlived = (facts.types == TYPES.index("working")) & (facts.created < born_after.timestamp())
-        mask = ~outlived & (facts.importance >= min_importance)
+        mask: Mask = ~outlived & (facts.importance >= min_importance)
         if types is not None:
             mask &= np.isin(facts.types, [TYPES.index(name) for name in types])
         if since is not None:
             mask &= facts.times >= since.timestamp()
         if until is not None:
             mask &= facts.times <= until.timestamp()
-        passed: Ids = facts.ids[mask]
-        return passed
+        return mask
 
-    def search(self, query: str, vector: Vectors, k: int, allowed: Ids) -> tuple[Ids, NDArray[np.float64]]:
-        """Return ids and relevance of at most k rows of each language, not ordered."""
+    def search(self, query: str, vector: Vectors, k: int, allowed: Mask) -> tuple[Ids, NDArray[np.float64]]:
+        """Return ids and relevance of at most k of the allowed rows of each language, not ordered."""
         asked = language_of(query)
         found: list[Ids] = []
         scores: list[NDArray[np.float64]] = []
-        everything = len(allowed) == len(self)
-        for language in (name for code, name in enumerate(_LANGUAGES) if (self.facts.languages == code).any()):
+        for code, language in enumerate(_LANGUAGES):
+            wanted = self.facts.ids[allowed & (self.facts.languages == code)]
+            if not len(wanted):
+                continue
             index, mean = self._index(language)
             centred = _unit((vector - self._expected(asked, language, mean))[None])[0]
-            ids, _ = index.search(centred, k, None if everything else allowed)
+            ids, _ = index.search(centred, k, None if len(wanted) == len(index) else wanted)
             rows = index.vectors[np.searchsorted(index.ids, ids)]
             # einsum adds up each row by itself: the same bits whatever else is found
             cosines = np.einsum("ij,j->i", rows.astype(np.float64), centred.astype(np.float64))
