@@ -33,13 +33,21 @@ PLAIN = {
 }  # fmt: skip
 MODES = {"cosine only": PLAIN, "all defaults": {}}
 SWEEP = {
-    **{f"defaults, memory_limit={n}": {"memory_limit": n} for n in (10, 20, 40, 60, 80, 100, None)},
-    "defaults, no limit, recency_weight=0": {"memory_limit": None, "recency_weight": 0, "relevance_weight": 1},
-    "defaults, no limit, recency_weight=0.1": {"memory_limit": None, "recency_weight": 0.1, "relevance_weight": 0.9},
-    "defaults, no limit, min_relevance=0": {"memory_limit": None, "min_relevance": 0},
+    **{f"defaults, memory_limit={n}": {"memory_limit": n} for n in (10, 20, 40, 60, 100, None)},
+    "defaults, memory_limit=60, recency_weight=0": {"memory_limit": 60, "recency_weight": 0, "relevance_weight": 1},
+    "defaults, memory_limit=60, recency_weight=0.1": {
+        "memory_limit": 60, "recency_weight": 0.1, "relevance_weight": 0.9,
+    },
+    **{
+        f"defaults, memory_limit=60, episodic floor {floor}": {
+            "memory_limit": 60, "recency_floor_by_type": {"episodic": floor},
+        }
+        for floor in (0.3, 0.5, 0.7)
+    },
+    "defaults, memory_limit=60, min_relevance=0": {"memory_limit": 60, "min_relevance": 0},
     "cosine only, memory_limit=60": {**PLAIN, "memory_limit": 60},
     "cosine only, min_relevance=0.1": {**PLAIN, "min_relevance": 0.1},
-}
+}  # fmt: skip
 
 
 def read(folder: Path) -> tuple[list[dict], list[dict], dict[str, list[str]]]:

@@ -313,6 +313,19 @@ def test_a_memory_in_a_build_has_the_relevance_of_its_search(tool):
     assert {item.packet.id: round(item.relevance, 6) for item in built.kept} == found
 
 
+@pytest.mark.slow
+def test_the_evidence_of_long_conversations_is_in_the_context(shared):
+    """LoCoMo, five conversations of 369 to 680 turns; what the benchmark measures, held to what was promised."""
+    folders = [str(shared / "datasets" / f"locomo-{number}") for number in (26, 30, 41, 42, 43)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "locomo.py"), *folders]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, timeout=1800)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("cosine only")]
+    found = [float(value) for value in line.split()[2:]]
+    assert all(value >= least for value, least in zip(found, (0.71, 0.80, 0.865), strict=True)), line
+
+
 # -- the worked example -----------------------------------------------------------------------------------------------
 
 
