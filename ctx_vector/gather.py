@@ -147,7 +147,7 @@ def _take(answer: _Answer, candidates: list[Candidate]) -> list[Fault]:
 def _candidate(item: Any, spec: SourceSpec, rank: int) -> Candidate:
     if isinstance(item, Candidate):
         message = item.message if spec.kind == TYPE_HISTORY else None
-        return Candidate(_own(item.packet, spec.kind), spec.name, rank, item.vectors, message)
+        return Candidate(_own(item.packet, spec.kind), spec.name, rank, item.vectors, message, item.known)
     return Candidate(_own(packet_of(item), spec.kind), spec.name, rank)
 
 

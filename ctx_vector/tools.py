@@ -280,4 +280,5 @@ def _candidate(hit: Hit, *, with_vector: bool) -> Candidate:
         "cosine": round(hit.cosine, 6),
     }
     packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, ours))
-    return Candidate(packet, "knowledge", vectors=hit.vector[None, :] if with_vector else None)
+    vectors = hit.vector[None, :] if with_vector else None
+    return Candidate(packet, "knowledge", vectors=vectors, known={"cosine": hit.score} if with_vector else {})

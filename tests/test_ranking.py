@@ -299,3 +299,20 @@ def test_a_text_near_the_limit_is_scored_whole_and_over_it_by_windows(encoder):
         assert (len(made) == 1) == (encoder.count_tokens([text])[0] <= encoder.max_tokens)
         if len(made) > 1:
             assert max(encoder.count_tokens(made)) <= encoder.max_tokens
+
+
+def test_a_relevance_that_the_source_computes_itself_counts_for_its_strategy(encoder):
+    """A memory is scored among its neighbours and its own memories: by the memory, not again from its vector."""
+    from ctx_vector import ContextBuilder, ContextConfig
+    from ctx_vector.packets import Candidate, ContextPacket
+
+    class Own:
+        name = "own"
+
+        def load(self, request):
+            return [Candidate(ContextPacket("Bread is baked."), "own", known={"cosine": 0.25})]
+
+    for strategy, relevance in (("cosine", 0.25), ("jaccard", 0.0)):
+        builder = ContextBuilder(sources=[Own()], encoder=encoder, config=ContextConfig(strategy=strategy))
+        built = builder.assemble("quantum physics")
+        assert [item.relevance for item in (*built.kept, *built.dropped)] == [relevance]
