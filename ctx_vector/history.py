@@ -15,21 +15,21 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import InputError
 from ctx_vector.gather import TOOL_ROLES, SourceSpec
-from ctx_vector.layout import CONTEXT
+from ctx_vector.layout import CONTEXT, Piece
 from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket, Decision, Message
-from ctx_vector.ranking import Ranked, score_texts
+from ctx_vector.ranking import encoded, relevances
 from ctx_vector.recency import recency
 from ctx_vector.stages import Encoder, Scorer, Summarizer, TokenCounter
 from ctx_vector.structure import TEXTS, chat_message, message_body
 from ctx_vector.summary import Summaries
-from ctx_vector.trim import Turns, choose, turns_of
+from ctx_vector.trim import Turns, choose
 
 #: Messages that a listener remembers.
 _MOST_MESSAGES: Final = 10_000
@@ -40,12 +40,20 @@ _LEAST_SUMMARY: Final = 20
 
 @dataclass(slots=True, eq=False)
 class Said:
-    """One message of a conversation, with what has been worked out of it. `tokens` are those of the chat message."""
+    """One message of a conversation. `plain` says that it can stand in a context whatever is before it.
+
+    What has been worked out of it stays with it: the tokens of the chat message, the line it becomes in a summary, the
+    turn it was last seen to begin, as one text, its piece of a layout for the labels of a build, and its last Decision.
+    """
 
     message: Message
     packet: ContextPacket
+    plain: bool
     tokens: int = -1
     line: str = ""
+    turn: tuple[list[Said], Candidate] | None = None
+    shown: tuple[tuple[str, ...], Piece] | None = None
+    dropped: Decision | None = None
 
     def size(self, counter: TokenCounter) -> int:
         """Return the tokens of the chat message with framing, counted once."""
@@ -108,7 +116,8 @@ def _said(item: Any, index: int) -> Said:
     if message.tool_calls:
         _check_calls(message, index)
     packet = ContextPacket(message.text, message.timestamp, metadata={"type": TYPE_HISTORY, "role": message.role})
-    return Said(message, packet)
+    blank = not packet.content or packet.content.isspace()
+    return Said(message, packet, plain=not (blank or message.tool_calls or message.role in TOOL_ROLES))
 
 
 def _check_calls(message: Message, index: int) -> None:
@@ -132,30 +141,36 @@ def _turns(said: Sequence[Said], query: str) -> tuple[list[list[Said]], list[Fat
 
     These are empty ones, the last one when it only repeats the query, and tool results whose call is not there.
     """
-    asked = query.strip()
-    kept: list[Said] = []
+    turns: list[list[Said]] = []
     left_out: list[Fate] = []
-    for turn in turns_of([item.message for item in said]):
-        calls: set[str] = set()
-        for index in turn:
-            item, message = said[index], said[index].message
-            if message.tool_calls:
-                calls |= {str(call.get("id")) for call in message.tool_calls}
-            if message.role in TOOL_ROLES:
-                known = message.tool_call_id in calls if message.tool_call_id else index > turn[0]
-                if not known:
-                    left_out.append((item, "window", "a tool result without its call"))
-                    continue
-            text = item.packet.content
-            if not text or text.isspace():
-                if not message.tool_calls and not message.tool_call_id:
-                    left_out.append((item, "empty", "nothing to show"))
-                    continue
-            elif index == len(said) - 1 and message.role == "user" and asked and text.strip() == asked:
-                left_out.append((item, "duplicate", "repeats the query"))
-                continue
-            kept.append(item)
-    return [[kept[index] for index in turn] for turn in turns_of([item.message for item in kept])], left_out
+    if said and query.strip() and said[-1].message.role == "user" and said[-1].packet.content.strip() == query.strip():
+        left_out.append((said[-1], "duplicate", "repeats the query"))
+        said = said[:-1]
+    calls: set[str] = set()
+    first = True  # of a turn, counting those that are left out
+    for item in said:
+        opens = item.message.role == "user"
+        if opens:
+            first, calls = True, set()
+        if not item.plain and (fate := _unfit(item, calls, first)):
+            left_out.append((item, *fate))
+        elif opens or not turns:
+            turns.append([item])
+        else:
+            turns[-1].append(item)
+        first = False
+    return turns, left_out
+
+
+def _unfit(item: Said, calls: set[str], first: bool) -> tuple[str, str] | None:
+    """Return why a message must not stand in the context; add its calls to those of the turn so far."""
+    message, blank = item.message, not item.packet.content.strip()
+    calls |= {str(call.get("id")) for call in message.tool_calls or ()}
+    if message.role in TOOL_ROLES and not (message.tool_call_id in calls if message.tool_call_id else not first):
+        return "window", "a tool result without its call"
+    if blank and not message.tool_calls and not message.tool_call_id:
+        return "empty", "nothing to show"
+    return None
 
 
 @dataclass(slots=True, eq=False)
@@ -174,20 +189,17 @@ class History:
     order: list[int] = field(default_factory=list)
     wanted: list[int] = field(default_factory=list)
     kept: list[int] = field(default_factory=list)
-    values: Sequence[float] = ()
     summary: str = ""
     summarised: int = 0
     fallback: str = ""
 
-    @property
-    def numbers(self) -> list[int]:
-        """The turn of each message chosen, in order of speaking."""
-        return [number for number in sorted(self.order) for _ in self.turns[number]]
+    def chosen(self) -> list[tuple[int, Said]]:
+        """Return (turn, message) of each message chosen, in order of speaking."""
+        return [(number, item) for number in sorted(self.order) for item in self.turns[number]]
 
     def spec(self) -> SourceSpec:
         """Return the source of the messages chosen, in order of speaking."""
-        chosen = [item for number in sorted(self.order) for item in self.turns[number]]
-        candidates = [Candidate(item.packet, "history", message=item.message) for item in chosen]
+        candidates = [Candidate(item.packet, "history", message=item.message) for _, item in self.chosen()]
         return SourceSpec("history", TYPE_HISTORY, lambda _: candidates)
 
     def meta(self, config: ContextConfig) -> dict[str, Any]:
@@ -204,32 +216,38 @@ class History:
 
     def decisions(self, config: ContextConfig, now: datetime) -> list[Decision]:
         """Return the fate of every message that was not chosen, in order of speaking, turns after what is no turn."""
-        fates = list(self.left_out)
+        relevance = config.history_relevance or 0.0
+        made: list[Decision] = []
+
+        def drop(items: Sequence[Said], reason: str, detail: str) -> None:
+            for item in items:
+                stamp, known = item.packet.timestamp, item.dropped
+                age = 1.0 if stamp is None else _recency(stamp, now, config)
+                score = config.relevance_weight * relevance + config.recency_weight * age
+                if known is None or (known.detail, known.relevance, known.recency, known.score) != (
+                    detail,
+                    relevance,
+                    age,
+                    score,
+                ):
+                    fate = (relevance, age, score, 0, False, "dropped", reason, detail)
+                    known = item.dropped = Decision(item.packet, "history", CONTEXT, *fate)
+                made.append(known)
+
+        for item, reason, detail in self.left_out:
+            drop([item], reason, detail)
         chosen, wanted = set(self.order), set(self.wanted)
         outside = _outside(self.strategy, config)
+        over = f"{self.strategy}: over the {self.bound} tokens of the history"
         for number, turn in enumerate(self.turns):
             if number in chosen:
                 continue
             if number < self.summarised:
-                reason, detail = "window", "summary: stands in the summary of the earlier conversation"
+                drop(turn, "window", "summary: stands in the summary of the earlier conversation")
             elif number in wanted:
-                reason, detail = "budget", f"{self.strategy}: over the {self.bound} tokens of the history"
-                if self.values:
-                    detail += f", importance {self.values[number]:.3f}"
+                drop(turn, "budget", over)
             else:
-                reason, detail = "window", outside
-            fates += [(item, reason, detail) for item in turn]
-        relevance = config.history_relevance or 0.0
-        made = []
-        for item, reason, detail in fates:
-            stamp = item.packet.timestamp
-            age = 1.0 if stamp is None else _recency(stamp, now, config)
-            score = config.relevance_weight * relevance + config.recency_weight * age
-            made.append(
-                Decision(
-                    item.packet, "history", CONTEXT, relevance, age, score, 0, False, "dropped", reason, detail
-                )
-            )  # fmt: skip
+                drop(turn, "window", outside)
         return made
 
 
@@ -274,14 +292,10 @@ def plan_history(
         if history.fallback:
             history.strategy = "budget"
 
-    def importances() -> Sequence[float]:
-        history.values = _importances(history.turns, query, scorer, encoder)
-        return history.values
-
     turns = Turns(
         [len(turn) for turn in history.turns],
-        lambda number: sum([item.size(counter) for item in history.turns[number]]),
-        importances,
+        lambda number: sum([item.size(counter) if item.tokens < 0 else item.tokens for item in history.turns[number]]),
+        lambda: _importances(history.turns, query, scorer, encoder),
     )
     history.order, history.wanted = choose(history.strategy, turns, config, history.bound)
     return history
@@ -312,25 +326,44 @@ def roll_summary(
 def _importances(
     turns: Sequence[Sequence[Said]], query: str, scorer: Callable[[], Scorer], encoder: Callable[[], Encoder]
 ) -> list[float]:
-    """Return the importance of each turn: the highest in the metadata of its messages, else the highest relevance."""
-    values = [max((_importance(item.message.metadata) for item in turn), default=-1.0) for turn in turns]
+    """Return the importance of each turn: the highest in its messages' metadata, else its relevance as one text."""
+    values = [
+        max([_importance(item.message.metadata) if item.message.metadata else -1.0 for item in turn]) for turn in turns
+    ]
     unknown = [number for number, value in enumerate(values) if value < 0]
     if unknown and query.strip():
-        rows = [
-            (number, Ranked(Candidate(item.packet, "history"), CONTEXT, "history"))
-            for number in unknown
-            for item in turns[number]
-        ]
-        score_texts([row for _, row in rows], query, scorer(), encoder)
-        for number, row in rows:
-            values[number] = max(values[number], row.relevance)
+        judge = scorer()
+        model = encoder() if getattr(judge, "uses_vectors", False) else None
+        candidates = _whole([turns[number] for number in unknown], model)
+        for number, (relevance, _) in zip(unknown, relevances(candidates, query, judge, encoder), strict=True):
+            values[number] = relevance
     return [max(0.0, value) for value in values]
 
 
-def _importance(metadata: Mapping[str, Any] | None) -> float:
+def _importance(metadata: Mapping[str, Any]) -> float:
     """Return `metadata["importance"]` clamped to [0, 1]; -1 when there is no number."""
     try:
-        value = float((metadata or {})["importance"])
+        value = float(metadata["importance"])
     except (KeyError, TypeError, ValueError):
         return -1.0
     return -1.0 if math.isnan(value) else min(1.0, max(0.0, value))
+
+
+def _whole(turns: Sequence[Sequence[Said]], model: Encoder | None) -> list[Candidate]:
+    """Return each turn as one candidate, with its vectors when there is a model; remembered by its first message."""
+    found: list[Candidate] = []
+    new: list[int] = []
+    for turn in turns:
+        known = turn[0].turn
+        if known is not None and known[0] == turn and (known[1].vectors is not None or model is None):
+            found.append(known[1])
+        else:
+            new.append(len(found))
+            found.append(Candidate(ContextPacket("\n".join([item.packet.content for item in turn])), "history"))
+    if new and model is not None:
+        _, blocks = encoded([found[place] for place in new], model)
+        for place, vectors in zip(new, blocks, strict=True):
+            found[place] = replace(found[place], vectors=vectors.copy())
+    for place in new:
+        turns[place][0].turn = (list(turns[place]), found[place])
+    return found

@@ -217,29 +217,31 @@ class Layout:
 
     # -- putting in and taking out -------------------------------------------------------------------------------
 
-    def add(self, section: str, group: str, piece: Piece) -> None:
-        """Put a piece in at its place by `order`."""
+    def add(self, section: str, group: str, *pieces: Piece) -> None:
+        """Put pieces in at their places by `order`."""
         target = self._sections[section].groups[group]
-        at = bisect.bisect_right(target.keys, piece.order)
-        target.pieces.insert(at, piece)
-        target.keys.insert(at, piece.order)
-        target.tokens += piece.tokens
-        target.message_tokens += piece.message_tokens
-        if target.numbered:
-            self._relabel(target, at)
+        for piece in pieces:
+            at = bisect.bisect_right(target.keys, piece.order)
+            target.pieces.insert(at, piece)
+            target.keys.insert(at, piece.order)
+            target.tokens += piece.tokens
+            target.message_tokens += piece.message_tokens
+            if target.numbered:
+                self._relabel(target, at)
         self._recount(section)
 
-    def remove(self, section: str, group: str, piece: Piece) -> None:
-        """Take a piece out again."""
+    def remove(self, section: str, group: str, *pieces: Piece) -> None:
+        """Take pieces out again."""
         target = self._sections[section].groups[group]
-        at = bisect.bisect_left(target.keys, piece.order)
-        while target.pieces[at] is not piece:
-            at += 1
-        del target.pieces[at], target.keys[at]
-        target.tokens -= piece.tokens
-        target.message_tokens -= piece.message_tokens
-        if target.numbered:
-            self._relabel(target, at)
+        for piece in pieces:
+            at = bisect.bisect_left(target.keys, piece.order)
+            while target.pieces[at] is not piece:
+                at += 1
+            del target.pieces[at], target.keys[at]
+            target.tokens -= piece.tokens
+            target.message_tokens -= piece.message_tokens
+            if target.numbered:
+                self._relabel(target, at)
         self._recount(section)
 
     def _relabel(self, group: _Group, start: int) -> None:

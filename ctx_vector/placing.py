@@ -15,7 +15,7 @@ from typing import Final, TypeAlias
 
 from ctx_vector.compress import LEAST_ROOM
 from ctx_vector.gather import TOOL_ROLES
-from ctx_vector.history import History
+from ctx_vector.history import History, Said
 from ctx_vector.layout import CONTEXT, Piece
 from ctx_vector.ranking import Ranked
 from ctx_vector.select import Filler
@@ -35,10 +35,14 @@ class Placer:
         self.filler = filler
         self._half = filler.config.shared_limit // 2
         self._turns: dict[int, list[Ranked]] = {}
-        for number, row in zip(history.numbers, rows, strict=True):
+        self._said: dict[int, Said] = {}
+        for (number, said), row in zip(history.chosen(), rows, strict=True):
             row.turn = number
             self._turns.setdefault(number, []).append(row)
+            self._said[id(row)] = said
         self._marks: dict[int, tuple[int, Piece]] = {}  # by the turn after it: the turns left out, and the line
+        self._lines: dict[int, Piece] = {}  # by the turns left out
+        self._longest = 0  # tokens of a line: what a turn may save by filling a hole
         self._summary: Piece | None = None
 
     def fill(self, others: Sequence[Ranked]) -> list[str]:
@@ -50,9 +54,10 @@ class Placer:
             warnings.append(f"history: {self.history.fallback}; the newest turns that fit stay instead")
         if not self._put_newest(order[0], others):
             self._drop(order)
+            self.history.summarised = 0
             return [*warnings, "the newest turn of the history does not fit and was left out"]
         bound = self.history.bound
-        if bound is not None and self.filler.layout.held(*_SLOT) > bound:
+        if bound is not None and self._held() > bound:
             warnings.append(f"the newest turn of the history is over the bound of {bound} tokens")
         for place, number in enumerate(order[1:], 1):
             if self._put(number, bound):
@@ -71,7 +76,7 @@ class Placer:
         freed = self._take_summary("it did not fit when the whole was counted again") if self._summary else 0
         while freed < tokens and self.history.kept:
             number = self.filler.chosen[-1].turn
-            freed += sum(max(row.piece.tokens, row.piece.message_tokens) for row in self._turns[number] if row.piece)
+            freed += sum(_size(row.piece) for row in self._turns[number] if row.piece)
             self._take(number)
             for row in self._turns[number]:
                 row.drop("budget", "the whole did not fit when counted again")
@@ -81,25 +86,42 @@ class Placer:
 
     def _put(self, number: int, bound: int | None, cuts: dict[int, Cut] | None = None) -> bool:
         """Put a turn in if it and the lines for what is left out fit."""
-        rows = self._turns[number]
-        if self.filler.room() < len(rows):
+        rows, counter = self._turns[number], self.filler.layout.counter
+        least = sum(self._said[id(row)].size(counter) for row in rows) - self._longest if cuts is None else 0
+        if self.filler.room() < len(rows) or (bound is not None and self._held() + least > bound):
             return False
+        pieces = []
         for row in rows:
-            piece, action = (cuts or {}).get(id(row)) or (self.filler.piece(row), "full")
-            self.filler.layout.add(*_SLOT, piece)
+            piece, action = (cuts or {}).get(id(row)) or (self._piece(row), "full")
             row.keep(piece, action, "" if action == "full" else "budget")
-            self.filler.chosen.append(row)
+            pieces.append(piece)
+        self.filler.layout.add(*_SLOT, *pieces)
+        self.filler.chosen += rows
         bisect.insort(self.history.kept, number)
         self._mark_around(number)
-        if self.filler.room() >= 0 and (bound is None or self.filler.layout.held(*_SLOT) <= bound):
+        if self.filler.room() >= 0 and (bound is None or self._held() <= bound):
             return True
         self._take(number)
         return False
 
+    def _held(self) -> int:
+        """Return the tokens of the history so far."""
+        return self.filler.layout.held(*_SLOT)
+
+    def _piece(self, row: Ranked) -> Piece:
+        """Return the piece of a whole message; its text and counts are remembered, its place is this build's."""
+        said, labels = self._said[id(row)], self.filler.template.labels
+        if said.shown is None or said.shown[0] != labels:
+            said.shown = labels, self.filler.piece(row)
+        return replace(said.shown[1], order=row.place)
+
     def _take(self, number: int) -> None:
         """Take out the turn that was put in last."""
-        for _ in self._turns[number]:
-            self.filler.take()
+        rows = self._turns[number]
+        self.filler.layout.remove(*_SLOT, *(row.piece for row in rows if row.piece is not None))
+        del self.filler.chosen[-len(rows) :]
+        for row in rows:
+            row.piece = None
         self.history.kept.remove(number)
         self._mark_around(number)
 
@@ -117,16 +139,24 @@ class Placer:
         place = bisect.bisect_left(kept, number)
         if place < len(kept) and kept[place] == number:
             count = number - (kept[place - 1] + 1 if place else self._front(number))
-        held, line = self._marks.pop(number, (0, None))
-        if line is not None and held != count:
+        if number in self._marks:
+            held, line = self._marks[number]
+            if held == count:
+                return
             self.filler.layout.remove(*_SLOT, line)
-            line = None
+            del self._marks[number]
         if count:
-            if line is None:
-                head, stamp, rank = self._turns[number][0].place
-                line = self.filler.template.left_out(count, (head, stamp, rank - 0.5))
-                self.filler.layout.add(*_SLOT, line)
+            head, stamp, rank = self._turns[number][0].place
+            line = replace(self._line(count), order=(head, stamp, rank - 0.5))
+            self.filler.layout.add(*_SLOT, line)
             self._marks[number] = (count, line)
+
+    def _line(self, count: int) -> Piece:
+        """Return the line for so many turns left out; an empty piece for none."""
+        if count not in self._lines:
+            self._lines[count] = self.filler.template.left_out(count) if count else Piece("", 0)
+            self._longest = max(self._longest, _size(self._lines[count]))
+        return self._lines[count]
 
     def _front(self, first: int) -> int:
         """Return the turn from which on what is left out before the first kept one gets a line."""
@@ -148,11 +178,10 @@ class Placer:
         if not history.summarised:
             return []
         shortener = replace(filler.shortener, summarizer=None)  # the summarizer has had its say
-        room = min(filler.room(), (history.bound or 0) - filler.layout.held(*_SLOT))
+        room = min(filler.room(), (history.bound or 0) - self._held())
 
         def measure(body: str) -> int:
-            piece = filler.template.summary(body, _FIRST, shortened=True)
-            return max(piece.tokens, piece.message_tokens)
+            return _size(filler.template.summary(body, _FIRST, shortened=True))
 
         if self._set_summary(filler.template.summary(history.summary, _FIRST)):
             return []
@@ -170,7 +199,7 @@ class Placer:
         self._summary = piece
         filler.layout.add(*_SLOT, piece)
         self._mark(self.history.kept[0])
-        if filler.room() >= 0 and (bound is None or filler.layout.held(*_SLOT) <= bound):
+        if filler.room() >= 0 and (bound is None or self._held() <= bound):
             return True
         self._take_summary("")
         return False
@@ -183,7 +212,7 @@ class Placer:
             self.history.summarised, self.history.fallback = 0, why
         if self.history.kept:
             self._mark(self.history.kept[0])
-        return max(piece.tokens, piece.message_tokens)
+        return _size(piece)
 
     # -- the newest turn ----------------------------------------------------------------------------------------------
 
@@ -204,7 +233,7 @@ class Placer:
         if not filler.config.enable_compression or not any(map(_is_tool, turn)):
             return False
         before = filler.layout.size()
-        pieces = [(row, filler.piece(row)) for row in turn]
+        pieces = [(row, self._piece(row)) for row in turn]
         for row, piece in pieces:
             filler.layout.add(row.section, row.group, piece)
         after = filler.layout.size()
@@ -227,6 +256,7 @@ class Placer:
         if not filler.config.enable_compression:
             return False
         most = filler.room() if bound is None else min(filler.room(), bound)
+        most -= _size(self._line(number - self._front(number)))  # what is before it, when it stands alone
         tools = [row for row in turn if _is_tool(row)]
         for part, target in ((tools, min(tools_to, most)), (tools, most), (turn, most)):
             cuts = self._cut_to(turn, part, target) if part else None
@@ -237,11 +267,7 @@ class Placer:
     def _cut_to(self, turn: Sequence[Ranked], part: Sequence[Ranked], target: int) -> dict[int, Cut] | None:
         """Cut the largest messages of `part` until the turn measures at most `target`; None when that is impossible."""
         filler = self.filler
-
-        def size(piece: Piece) -> int:
-            return max(piece.tokens, piece.message_tokens)
-
-        sizes = {id(row): size(filler.piece(row)) for row in turn}
+        sizes = {id(row): _size(self._piece(row)) for row in turn}
         over = sum(sizes.values()) + 8 - target  # 8: the section's header and closing line
         cuts: dict[int, Cut] = {}
         for row in sorted(part, key=lambda row: -sizes[id(row)]):
@@ -249,14 +275,18 @@ class Placer:
                 break
 
             def measure(short: str, row: Ranked = row) -> int:
-                return size(filler.piece(row, short))
+                return _size(filler.piece(row, short))
 
             result = filler.shortener.shorten(row.body, max(measure("") + 1, sizes[id(row)] - over), measure)
             short, action = result or ("", "truncated")
             piece = filler.piece(row, short)
-            over -= sizes[id(row)] - size(piece)
+            over -= sizes[id(row)] - _size(piece)
             cuts[id(row)] = (piece, action)
         return cuts if over <= 0 else None
+
+
+def _size(piece: Piece) -> int:
+    return max(piece.tokens, piece.message_tokens)
 
 
 def _is_tool(row: Ranked) -> bool:

@@ -200,6 +200,8 @@ def _score(
             row.relevance = packet.relevance
         elif kind == TYPE_HISTORY and config.history_relevance is not None:
             row.relevance = config.history_relevance
+        elif isinstance(config.strategy, str) and config.strategy in row.candidate.known:
+            row.relevance = row.candidate.known[config.strategy]
         elif query.strip() and not row.reason:  # what is dropped already is not worth an encoding
             unscored.append(row)
         kind = str(packet.meta.get("memory_type") or kind)
@@ -207,51 +209,58 @@ def _score(
         floor = config.recency_floor_by_type.get(kind, config.recency_floor)
         row.recency = recency(packet.timestamp, now, decay, floor)
     if unscored:
-        score_texts(unscored, query, scorer(), encoder)
+        _score_texts(unscored, query, scorer(), encoder)
     for row in rows:
         row.score = config.relevance_weight * row.relevance + config.recency_weight * row.recency
 
 
-def score_texts(rows: Sequence[Ranked], query: str, scorer: Scorer, encoder: Callable[[], Encoder]) -> None:
-    """Set the relevance of each row to its content: the best of its windows."""
+def _score_texts(rows: Sequence[Ranked], query: str, scorer: Scorer, encoder: Callable[[], Encoder]) -> None:
+    found = relevances([row.candidate for row in rows], query, scorer, encoder)
+    for row, (relevance, parts) in zip(rows, found, strict=True):
+        row.relevance = relevance
+        if parts > 1 and row.candidate.vectors is None:
+            row.detail = f"scored by the best of {parts} windows"
+
+
+def relevances(
+    candidates: Sequence[Candidate], query: str, scorer: Scorer, encoder: Callable[[], Encoder]
+) -> list[tuple[float, int]]:
+    """Return (relevance in [0, 1], number of windows) of each candidate: that of its best window."""
     import numpy as np
 
-    texts: list[str] = []
-    owners: list[int] = []
-    vectors: NDArray[np.float32] | None = None
-    asked = Query(query)
+    asked, vectors = Query(query), None
+    parts = [[item.packet.content] for item in candidates]
     if getattr(scorer, "uses_vectors", False):
         model = encoder()
         asked = Query(query, model.encode_queries([query])[0])
-        ready: dict[int, NDArray[np.float32]] = {}
-        missing: list[str] = []
-        places: list[int] = []
-        for index, row in enumerate(rows):
-            text = row.candidate.packet.content
-            if row.candidate.vectors is not None:
-                parts = [text] * len(row.candidate.vectors)
-                ready |= {len(texts) + n: vector for n, vector in enumerate(row.candidate.vectors)}
-            else:
-                parts = windows(text, model)
-                places += range(len(texts), len(texts) + len(parts))
-                missing += parts
-                if len(parts) > 1:
-                    row.detail = f"scored by the best of {len(parts)} windows"
-            texts += parts
-            owners += [index] * len(parts)
-        vectors = np.empty((len(texts), model.dim), np.float32)
-        for place, vector in ready.items():
-            vectors[place] = vector
-        if missing:
-            vectors[places] = model.encode_documents(missing)
-    else:
-        texts = [row.candidate.packet.content for row in rows]
-        owners = list(range(len(rows)))
-    packets = [rows[owner].candidate.packet for owner in owners]
+        parts, blocks = encoded(candidates, model)
+        vectors = np.concatenate(blocks, dtype=np.float32)
+    counts = [len(texts) for texts in parts]
+    texts = list(itertools.chain.from_iterable(parts))
+    packets = [item.packet for item, count in zip(candidates, counts, strict=True) for _ in range(count)]
     scores = np.asarray(scorer.score(asked, Candidates(texts, packets, vectors)), np.float64)
     if scores.shape != (len(texts),):
         raise InputError(f"{type(scorer).__name__}.score: expected shape ({len(texts)},), got {scores.shape}")
-    best = np.zeros(len(rows))
+    best = np.zeros(len(candidates))
+    owners = np.repeat(np.arange(len(candidates)), counts)
     np.maximum.at(best, owners, np.nan_to_num(np.clip(scores, 0.0, 1.0)))
-    for row, relevance in zip(rows, best, strict=True):
-        row.relevance = float(relevance)
+    return list(zip(best.tolist(), counts, strict=True))
+
+
+def encoded(candidates: Sequence[Candidate], model: Encoder) -> tuple[list[list[str]], list[NDArray[np.float32]]]:
+    """Return the windows and the vectors (windows, dim) of each candidate; what has none is encoded in one call."""
+    parts = [
+        windows(item.packet.content, model) if item.vectors is None else [item.packet.content] * len(item.vectors)
+        for item in candidates
+    ]
+    missing = [text for item, texts in zip(candidates, parts, strict=True) if item.vectors is None for text in texts]
+    fresh = model.encode_documents(missing) if missing else None
+    blocks: list[NDArray[np.float32]] = []
+    done = 0
+    for candidate, texts in zip(candidates, parts, strict=True):
+        if candidate.vectors is not None:
+            blocks.append(candidate.vectors)
+        elif fresh is not None:
+            blocks.append(fresh[done : done + len(texts)])
+            done += len(texts)
+    return parts, blocks

@@ -218,10 +218,10 @@ class Template:
         sent = chat_message(message, content)
         return self._piece(f"{self._label(message.role)}: {text}", message=sent, order=order)
 
-    def left_out(self, turns: int, order: tuple[Any, ...]) -> Piece:
+    def left_out(self, turns: int) -> Piece:
         """Return the line that stands for turns that are left out of the history."""
         text = self.texts["left_out" if turns > 1 else "left_out_one"].format(n=turns)
-        return self._piece(text, message={"role": "system", "content": text}, order=order)
+        return self._piece(text, message={"role": "system", "content": text})
 
     def summary(self, body: str, order: tuple[Any, ...], *, shortened: bool = False) -> Piece:
         """Return the summary of the earlier conversation, under its title; a shortened one gets the marker."""
