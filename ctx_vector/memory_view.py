@@ -63,14 +63,18 @@ class _Facts:
     alone: Vectors
     both: Vectors
 
-    def keep(self, mask: NDArray[Any]) -> _Facts:
-        return _Facts(*(getattr(self, name)[mask] for name in self.__slots__))
-
-    @classmethod
-    def joined(cls, one: _Facts, two: _Facts) -> _Facts:
-        both = cls(*(np.concatenate([getattr(one, name), getattr(two, name)]) for name in cls.__slots__))
-        order = np.argsort(both.ids, kind="stable")
-        return both if bool((order[1:] > order[:-1]).all()) else both.keep(order)
+    def changed(self, stale: Mask, fresh: _Facts) -> _Facts:
+        """Return facts without the stale rows, and with fresh ones; what is before the first stale is copied once."""
+        first = int(stale.argmax()) if stale.any() else len(stale)
+        kept = np.flatnonzero(~stale[first:]) + first
+        parts = {}
+        for name in self.__slots__:
+            old = getattr(self, name)
+            parts[name] = np.concatenate([old[:first], old[kept], getattr(fresh, name)])
+        order = np.argsort(parts["ids"], kind="stable")
+        if not bool((order[1:] > order[:-1]).all()):
+            parts = {name: values[order] for name, values in parts.items()}
+        return _Facts(**parts)
 
 
 class MemoryView:
@@ -170,12 +174,12 @@ class _Index:
     @classmethod
     def made(cls, facts: _Facts, mask: Mask, usual: Vectors) -> _Index:
         faiss = load_faiss()
-        both = facts.both[mask]
+        both, alone = (facts.both, facts.alone) if mask.all() else (facts.both[mask], facts.alone[mask])
         mean = _mean(both, 2 * usual)
         index = faiss.IndexScalarQuantizer(both.shape[1], faiss.ScalarQuantizer.QT_fp16, faiss.METRIC_INNER_PRODUCT)
         index.train(both[:1])  # nothing is learnt for half precision, but FAISS wants to be asked
         index.add(_unit(both - mean))
-        return cls(np.flatnonzero(mask), mean, _mean(facts.alone[mask], usual), index)
+        return cls(np.flatnonzero(mask), mean, _mean(alone, usual), index)
 
     def nearest(self, centred: Vectors, k: int, wanted: Mask) -> Ids:
         """Return at most k places among `rows`, of those that are wanted."""
@@ -202,8 +206,8 @@ def _mean(rows: Vectors, usual: Vectors) -> Vectors:
 
 
 def _unit(rows: Vectors) -> Vectors:
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return np.asarray(rows / np.maximum(norms, 1e-12), np.float32)
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    return np.asarray(rows / np.maximum(norms, 1e-12)[:, None], np.float32)
 
 
 def check_memory_model(conn: sqlite3.Connection, store: Store, encoder: Encoder) -> int:
@@ -232,14 +236,11 @@ def load_view(
         if old.generation == generation:
             return old
         if old.generation < generation and oldest_gone(conn) <= old.generation:
-            facts = old.facts
             gone = conn.execute("SELECT id FROM gone WHERE generation > ?", (old.generation,)).fetchall()
             fresh = _read(conn, user, old.generation, calibration.dim)
-            stale = np.isin(facts.ids, np.concatenate([np.array([row[0] for row in gone], np.int64), fresh.ids]))
-            if stale.any():
-                facts = facts.keep(~stale)
+            stale = np.isin(old.facts.ids, np.concatenate([np.array([row[0] for row in gone], np.int64), fresh.ids]))
             if stale.any() or len(fresh.ids):
-                return MemoryView(generation, model, _Facts.joined(facts, fresh), calibration)
+                return MemoryView(generation, model, old.facts.changed(stale, fresh), calibration)
             old.generation = generation  # others' changes only
             return old
     return MemoryView(generation, model, _read(conn, user, -1, calibration.dim), calibration)
