@@ -300,7 +300,6 @@ def test_a_builder_with_another_encoder_still_asks_the_memory_with_its_own(tool)
     assert "Memory: The user drinks green tea" in built.text
 
 
-@pytest.mark.xfail(reason="gather.py and ranking.py do not hand on Candidate.known yet", strict=False)
 def test_a_memory_in_a_build_has_the_relevance_of_its_search(tool):
     """A memory is scored among its neighbours, not once more by its text alone."""
     for number, text in enumerate(["Shall we have tea?", "Yes, the green one", "At five?", "At six"]):
