@@ -42,6 +42,10 @@ class Piece:
     message_tokens: int = 0
     cite: str = ""
 
+    def at(self, order: tuple[Any, ...]) -> Piece:
+        """Return the same piece at another place."""
+        return Piece(self.text, self.tokens, order, self.message, self.message_tokens, self.cite)
+
 
 @dataclass(slots=True, eq=False)
 class _Group:
@@ -109,6 +113,7 @@ class Layout:
         self._rule = counter.count(RULE)
         self._frame = sum(counter.count(texts[name] + "\n") for name in ("intro", "closing")) if numbered else 0
         self._sections: dict[str, _Section] = {}
+        self._extras: dict[str, int] = {}  # what a blank line adds after a text
         for name in (ROLE, TASK, STATE, *extras, EVIDENCE, CONTEXT, OUTPUT):
             header = f"[{name}]\n"
             section = _Section(name, header, counter.count(header), always=name in (TASK, OUTPUT))
@@ -133,8 +138,11 @@ class Layout:
 
     def _end_extra(self, text: str) -> int:
         """Return what a blank line after `text` adds: 0 or 1 with cl100k."""
-        end = _ending(text)
-        return self.counter.count(end + "\n") - self.counter.count(end)
+        extra = self._extras.get(text)
+        if extra is None:
+            end = _ending(text)
+            extra = self._extras[text] = self.counter.count(end + "\n") - self.counter.count(end)
+        return extra
 
     def _label(self, number: int, piece: Piece) -> str:
         return self.texts["source"].format(n=number, cite=f": {piece.cite}" if piece.cite else "") + "\n"

@@ -95,14 +95,22 @@ class Placer:
             piece, action = (cuts or {}).get(id(row)) or (self._piece(row), "full")
             row.keep(piece, action, "" if action == "full" else "budget")
             pieces.append(piece)
-        self.filler.layout.add(*_SLOT, *pieces)
         self.filler.chosen += rows
         bisect.insort(self.history.kept, number)
-        self._mark_around(number)
+        self._change(pieces, [], number)
         if self.filler.room() >= 0 and (bound is None or self._held() <= bound):
             return True
         self._take(number)
         return False
+
+    def _take(self, number: int) -> None:
+        """Take out the turn that was put in last."""
+        rows = self._turns[number]
+        del self.filler.chosen[-len(rows) :]
+        self.history.kept.remove(number)
+        self._change([], [row.piece for row in rows if row.piece is not None], number)
+        for row in rows:
+            row.piece = None
 
     def _held(self) -> int:
         """Return the tokens of the history so far."""
@@ -113,43 +121,39 @@ class Placer:
         said, labels = self._said[id(row)], self.filler.template.labels
         if said.shown is None or said.shown[0] != labels:
             said.shown = labels, self.filler.piece(row)
-        return replace(said.shown[1], order=row.place)
+        return said.shown[1].at(row.place)
 
-    def _take(self, number: int) -> None:
-        """Take out the turn that was put in last."""
-        rows = self._turns[number]
-        self.filler.layout.remove(*_SLOT, *(row.piece for row in rows if row.piece is not None))
-        del self.filler.chosen[-len(rows) :]
-        for row in rows:
-            row.piece = None
-        self.history.kept.remove(number)
-        self._mark_around(number)
+    # -- the lines for what is left out -------------------------------------------------------------------------------
 
-    def _mark_around(self, number: int) -> None:
-        """Set the lines before a turn that came or went, and before the one after it."""
+    def _change(self, come: list[Piece], gone: list[Piece], number: int) -> None:
+        """Put pieces in and take others out, and set the lines before the turn that changed and the one after it."""
         kept = self.history.kept
         after = bisect.bisect_right(kept, number)
-        self._mark(number)
-        if after < len(kept):
-            self._mark(kept[after])
-
-    def _mark(self, number: int) -> None:
-        """Set the line for what is left out before a turn."""
-        kept, count = self.history.kept, 0
-        place = bisect.bisect_left(kept, number)
-        if place < len(kept) and kept[place] == number:
-            count = number - (kept[place - 1] + 1 if place else self._front(number))
-        if number in self._marks:
-            held, line = self._marks[number]
+        for turn in (number, *kept[after : after + 1]):
+            count = self._missing(turn)
+            held, line = self._marks.get(turn, (0, None))
             if held == count:
-                return
-            self.filler.layout.remove(*_SLOT, line)
-            del self._marks[number]
-        if count:
-            head, stamp, rank = self._turns[number][0].place
-            line = replace(self._line(count), order=(head, stamp, rank - 0.5))
-            self.filler.layout.add(*_SLOT, line)
-            self._marks[number] = (count, line)
+                continue
+            self._marks.pop(turn, None)
+            if line is not None:
+                gone.append(line)
+            if count:
+                head, stamp, rank = self._turns[turn][0].place
+                line = self._line(count).at((head, stamp, rank - 0.5))
+                self._marks[turn] = (count, line)
+                come.append(line)
+        if gone:
+            self.filler.layout.remove(*_SLOT, *gone)
+        if come:
+            self.filler.layout.add(*_SLOT, *come)
+
+    def _missing(self, number: int) -> int:
+        """Return how many turns are left out just before a turn; none before one that is not there."""
+        kept = self.history.kept
+        place = bisect.bisect_left(kept, number)
+        if place == len(kept) or kept[place] != number:
+            return 0
+        return number - (kept[place - 1] + 1 if place else self._front(number))
 
     def _line(self, count: int) -> Piece:
         """Return the line for so many turns left out; an empty piece for none."""
@@ -195,11 +199,9 @@ class Placer:
         return [f"history: {history.fallback}"]
 
     def _set_summary(self, piece: Piece) -> bool:
-        filler, bound = self.filler, self.history.bound
         self._summary = piece
-        filler.layout.add(*_SLOT, piece)
-        self._mark(self.history.kept[0])
-        if filler.room() >= 0 and (bound is None or self._held() <= bound):
+        self._change([piece], [], self.history.kept[0])
+        if self.filler.room() >= 0 and self._held() <= (self.history.bound or 0):
             return True
         self._take_summary("")
         return False
@@ -207,11 +209,9 @@ class Placer:
     def _take_summary(self, why: str) -> int:
         piece, self._summary = self._summary, None
         assert piece is not None
-        self.filler.layout.remove(*_SLOT, piece)
         if why:
             self.history.summarised, self.history.fallback = 0, why
-        if self.history.kept:
-            self._mark(self.history.kept[0])
+        self._change([], [piece], self.history.kept[0])
         return _size(piece)
 
     # -- the newest turn ----------------------------------------------------------------------------------------------
