@@ -27,13 +27,14 @@ NUMBERS = itertools.count()
 SIZES = (3000, 8000, 32_000)
 
 
-def history(turns, tokens=40):
+def history(turns, tokens=40, important=False):
     count = tokens - 8
     messages = []
     for turn in range(turns):
         for role, step in (("user", 7), ("assistant", 3)):
             words = " ".join(WORDS_EN[(turn * step + n * n) % len(WORDS_EN)] for n in range(count))
-            messages.append(Message(f"{role} said in turn {turn}: {words}", role))
+            metadata = {"importance": turn * 7 % 10 / 10} if important else None
+            messages.append(Message(f"{role} said in turn {turn}: {words}", role, metadata=metadata))
     return messages
 
 
@@ -87,10 +88,12 @@ def main():
         "tokens_a_message": round(statistics.mean(counter.count(message.content) for message in messages), 1),
         "rounds": given.rounds,
     }
-    cases = {strategy: {"history_strategy": strategy} for strategy in HISTORY_STRATEGIES}
+    important = history(given.turns, important=True)
+    cases = {name: (name, messages) for name in HISTORY_STRATEGIES} | {"importance_given": ("importance", important)}
     for size in SIZES:
         result[f"max_tokens_{size}"] = {
-            name: measure(encoder, messages, given.rounds, max_tokens=size, **config) for name, config in cases.items()
+            name: measure(encoder, said, given.rounds, max_tokens=size, history_strategy=strategy)
+            for name, (strategy, said) in cases.items()
         }
     write_result("history", result)
     print(json.dumps(result, indent=1))

@@ -97,12 +97,17 @@ class Listener:
 
 
 def _key(item: Any) -> Hashable | None:
-    """Return what tells a message of role and text from others; None when there is more to it, which may change."""
+    """Return what tells a message from others: role, text and time, or itself when it has metadata.
+
+    None for a message with parts or tool calls, or a mapping with more than role and content: these may change.
+    """
     role: Any
     content: Any
     if type(item) is Message:
-        if item.tool_calls or item.metadata or item.name or item.tool_call_id:
+        if item.tool_calls or item.name or item.tool_call_id:
             return None
+        if item.metadata:  # what is remembered holds the message, so that no other can get its id
+            return id(item) if type(item.content) is str else None
         role, content, stamp = item.role, item.content, item.timestamp
     elif type(item) is dict and len(item) == 2:
         role, content, stamp = item.get("role"), item.get("content"), None

@@ -591,6 +591,14 @@ def test_a_message_given_again_is_read_once_and_a_changed_one_is_read_anew():
     first["content"], second["content"] = "three", "four"
     built = builder.assemble("q", conversation_history=[first, second], now=NOW)
     assert "user: three\nassistant: four\n" in built.text
+    marked = [Message(f"m{n} " + "word " * 30, "user", metadata={"importance": n}) for n in (0, 1, 0)]
+    picky = ContextBuilder(config=plain(history_strategy="importance", budgets={"history": 100}))
+    assert {item.packet.content[:2] for item in picky.assemble("q", conversation_history=marked, now=NOW).kept} == {
+        "m1", "m0"
+    }  # fmt: skip
+    marked[0].metadata["importance"], marked[1].metadata["importance"] = 1, 0
+    kept = picky.assemble("q", conversation_history=marked, now=NOW).kept
+    assert [item.packet.content for item in kept] == [marked[2].content, marked[0].content]
     later = [Message("one", "user", NOW), Message("one", "user", NOW.replace(year=2020))]
     stamps = [item.packet.timestamp for item in builder.assemble("q", conversation_history=later, now=NOW).kept]
     assert {stamp.year for stamp in stamps} == {2020, 2025}
