@@ -164,8 +164,9 @@ def test_ctrl_c_keeps_what_was_encoded(tmp_path: Path):
     for number in range(300):
         text = " ".join(f"Sentence {number}.{line} tells what happened on day {number * line}." for line in range(5))
         (docs / f"{number}.md").write_text(text, encoding="utf-8")
+    quiet = environment(PYTHONWARNINGS="ignore")  # a signal inside os.fdopen may leave a file for the collector
     process = subprocess.Popen(
-        command("index", docs, "--kb", kb), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+        command("index", docs, "--kb", kb), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet
     )
     deadline = time.monotonic() + 60
     while encodings(kb) == 0 and process.poll() is None and time.monotonic() < deadline:
