@@ -208,7 +208,9 @@ def test_nothing_is_printed_and_a_build_logs_one_line(capsys, caplog):
     builder = ContextBuilder(config=plain(min_relevance=0.1))
     built = builder.assemble(**EXAMPLE, now=NOW)
     (record,) = caplog.records
-    assert record.levelname == "INFO" and "evidence 2 -> 1" in record.message and "history 1 -> 1 turns" in record.message
+    assert (
+        record.levelname == "INFO" and "evidence 2 -> 1" in record.message and "history 1 -> 1 turns" in record.message
+    )
     assert f"{built.budget.total_used} of 3000 tokens" in record.message
     assert capsys.readouterr() == ("", "")
 
