@@ -611,10 +611,12 @@ def test_ten_times_the_turns_take_no_square_time():
         config = plain(max_tokens=turns * 200, history_strategy=strategy, history_limit=turns, history_tail_keep=turns)
         builder = ContextBuilder(config=config, summarizer=short)
         history = conversation(turns)
-        builder.assemble("word", conversation_history=history, session_id="s", now=NOW)
-        started = time.process_time()
-        builder.assemble("word", conversation_history=history, session_id="s", now=NOW)
-        return time.process_time() - started
+        spent = []
+        for _ in range(4):
+            started = time.process_time()
+            builder.assemble("word", conversation_history=history, session_id="s", now=NOW)
+            spent.append(time.process_time() - started)
+        return min(spent)
 
     for strategy in HISTORY_STRATEGIES:
         assert seconds(2000, strategy) < 30 * max(seconds(200, strategy), 0.005), strategy
