@@ -44,9 +44,13 @@ check: $(VENV)/.tested
 bench: $(VENV)/.tested
 	$(BIN)/python benchmarks/encode.py
 	$(BIN)/python benchmarks/cold_start.py
+	$(BIN)/python benchmarks/cli_cold.py
 	$(BIN)/python benchmarks/index.py
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/build.py
+	$(BIN)/python benchmarks/history.py
+	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/locomo.py
 	$(BIN)/python benchmarks/readme_tables.py
 
 $(VENV)/.torch: constraints.txt

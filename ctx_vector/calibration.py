@@ -174,7 +174,8 @@ class Calibration:
         return result
 
     def centred_relevance(self, asked: str, said: str, cosines: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the relevance (n,) of cosines (n,) taken after a mean of passages was removed from both sides.
+        """Return the relevance (n,) of cosines (n,) taken after the mean of questions and that of passages were
+        removed.
 
         This is the map of memories (memory_view.py), which rank better that way; `asked` and `said` are languages.
         """

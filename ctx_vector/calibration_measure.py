@@ -54,8 +54,8 @@ def measure(encoder: Encoder, rows: Sequence[dict[str, str]]) -> Calibration:
             excess = cosines - mean - QUERY_SHARE * by_query[:, None] - TEXT_SHARE * by_text[None, :]
             pairs[q, d], seen = _points(mean, excess[apart], np.diag(excess))
             report |= {f"{name}_{q}_{d}": share for name, share in seen.items()}
-            usual = documents[d].mean(0)
-            cosines = (_unit(asked[q] - usual) @ _unit(documents[d] - usual).T).astype(np.float64)
+            questions, passages = asked[q] - asked[q].mean(0), documents[d] - documents[d].mean(0)
+            cosines = (_unit(questions) @ _unit(passages).T).astype(np.float64)
             mean = float(cosines[apart].mean())
             centred[q, d], seen = _points(mean, cosines[apart] - mean, np.diag(cosines) - mean)
             report |= {f"centred_{name}_{q}_{d}": share for name, share in seen.items()}

@@ -141,8 +141,8 @@ class ContextConfig:
     recency_decay_by_type: Mapping[str, float] = field(
         default_factory=lambda: {"episodic": 0.01, "semantic": 0.0, "profile": 0.0}
     )
-    recency_floor_by_type: Mapping[str, float] = field(default_factory=dict)
-    memory_limit: int | None = 10
+    recency_floor_by_type: Mapping[str, float] = field(default_factory=lambda: {"episodic": 0.5})
+    memory_limit: int | None = 60
     memory_min_importance: float = 0.3
     knowledge_limit: int = 5
     knowledge_min_score: float = 0.3

@@ -2,8 +2,8 @@
 
 A row is the sum of a memory's two vectors (dialogue.py). Before a cosine is taken, what all have in common is removed:
 from the rows their mean, for conversations resemble themselves, and what they share tells nothing; from the query the
-mean of the questions one would expect, which is the mean of the memories' own texts, moved, within one language, by
-the background's difference between questions and passages (calibration.py). Means are of the user's memories in one
+mean of the questions one would expect, which is the mean of the memories' own texts, moved by the background's
+difference between questions and passages (calibration.py). Means are of the user's memories in one
 language, drawn towards the background's by 50 rows, so that they make sense for a handful of memories too. The cosine
 becomes a relevance by a map of its own (`Calibration.centred`).
 
@@ -98,8 +98,6 @@ class MemoryView:
 
     def _expected(self, asked: str, said: str, mean: Vectors) -> Vectors:
         """Return the mean vector (dim,) of questions to texts whose own mean is `mean`."""
-        if asked != said:  # the map of two languages was measured with the mean of the texts alone
-            return mean
         questions = self._calibration.questions
         return mean + questions.get(asked, questions[LANGUAGES[-1]]) - self._calibration.mean_passage(said)
 

@@ -52,10 +52,9 @@ def brute_force(memory, query):
         around = np.array([vectors[row.around] for row in own])
         pairs = (alone + around) / 2
         mean = (pairs.sum(0) + SHRINK * usual) / (len(own) + SHRINK)
-        expected = (alone.sum(0) + SHRINK * usual) / (len(own) + SHRINK)
-        if asked == language:
-            key = asked if asked in calibration.questions else "zh"
-            expected = expected + calibration.questions[key].astype(np.float64) - usual
+        key = asked if asked in calibration.questions else "zh"
+        moved = calibration.questions[key].astype(np.float64) - usual
+        expected = (alone.sum(0) + SHRINK * usual) / (len(own) + SHRINK) + moved
         centred, shifted = pairs - mean, vector - expected
         cosines = centred @ shifted / np.linalg.norm(centred, axis=1) / np.linalg.norm(shifted)
         for row, score in zip(own, calibration.centred_relevance(asked, language, cosines), strict=True):

@@ -5,7 +5,19 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_help import LIMIT_REASONS, NOW, STEADY, build, chaos, check, message_tokens, plain, short_chaos, tokens
+from pipeline_help import (
+    LIMIT_REASONS,
+    NOW,
+    STEADY,
+    build,
+    calls,
+    chaos,
+    check,
+    message_tokens,
+    plain,
+    short_chaos,
+    tokens,
+)
 
 from ctx_vector import BudgetError, ContextBuilder, ContextPacket, Message
 from ctx_vector.packets import DROP_REASONS
@@ -364,21 +376,15 @@ def test_custom_history_packets_come_before_the_conversation_in_order_of_time():
     assert built.sections["Context"] == "user: said 3\nuser: said 2\nassistant: said 1\nuser: last\n\n"[:-1]
 
 
-def test_ten_thousand_candidates_take_no_square_time():
-    """Not a benchmark: ten times the candidates may take at most some thirty times the time."""
-    import time
-
-    def seconds(count, **config):
+def test_ten_times_the_candidates_take_no_square_work():
+    def work(count, **config):
         documents = [
             {"content": f"document {n} about topic {n % 97}", "score": (n % 1000) / 1000} for n in range(count)
         ]
         builder = ContextBuilder(config=plain(max_tokens=count * 10, **config))
-        builder.assemble("topic", documents=documents, now=NOW)
-        started = time.process_time()
         built = builder.assemble("topic", documents=documents, now=NOW)
-        spent = time.process_time() - started
         assert len(built.kept) + len(built.dropped) == count
-        return spent
+        return calls(lambda: builder.assemble("topic", documents=documents, now=NOW))
 
     for config in ({}, {"evidence_style": "numbered"}, {"tokenizer": "estimate"}):
-        assert seconds(5000, **config) < 30 * max(seconds(500, **config), 0.01), config
+        assert work(2000, **config) < 13 * work(200, **config), config
