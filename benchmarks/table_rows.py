@@ -66,3 +66,21 @@ def rows(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
                 f"预热后在 {build['rows']:,} 个分块、20 条消息上构建（不含提问编码），{zh}",
                 f"{part['besides_ms']:.1f} ms : {part['encode_ms']:.1f} ms = {part['share']:.2f}",
             )
+    memory = results.get("memory")
+    if memory:
+        part = memory["at_rows"]
+        yield (
+            f"search in {part['rows']:,} memories besides encoding the query, against encoding it",
+            f"在 {part['rows']:,} 条记忆中搜索（不含提问编码），对比编码",
+            f"{part['search_besides_encoding_ms']:.2f} ms : {part['encode_query_ms']:.2f} ms",
+        )
+    locomo = results.get("locomo")
+    if locomo:
+        for key, en, zh in (("cosine only", "cosine only", "仅余弦"), ("all defaults", "all defaults", "全部默认值")):
+            recall = locomo["strategies"][key]
+            figures = " / ".join(f"{recall[f'evidence_recall@{size}']:.3f}" for size in (500, 1000, 2000))
+            yield (
+                f"LoCoMo (five conversations): evidence in a context of 500 / 1,000 / 2,000 tokens of memories, {en}",
+                f"LoCoMo（五段对话）：500 / 1,000 / 2,000 token 的记忆上下文中的证据召回，{zh}",
+                figures,
+            )
