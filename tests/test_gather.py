@@ -77,7 +77,7 @@ def test_tools_are_called_with_exactly_these_keys():
     _, rag = with_tool([], query="what?")
     assert rag.asked == [{"action": "search", "query": "what?", "limit": 5, "min_score": 0.3}]
     _, memory = with_tool([], kind="memory", query="what?")
-    assert memory.asked == [{"action": "search", "query": "what?", "limit": 10, "min_importance": 0.3}]
+    assert memory.asked == [{"action": "search", "query": "what?", "limit": 60, "min_importance": 0.3}]
     _, rag = with_tool([], knowledge_limit=2, knowledge_min_score=0.9)
     assert rag.asked == [{"action": "search", "query": "q", "limit": 2, "min_score": 0.9}]
     _, rag = with_tool([], knowledge_limit=0)
