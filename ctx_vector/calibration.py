@@ -32,6 +32,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -69,9 +70,11 @@ def language_of(text: str) -> str:
     >>> [language_of(text) for text in texts]
     ['zh', 'en', 'other']
     """
-    if text.isascii():
-        return "en"
-    text = text[:_SCANNED]
+    return "en" if text.isascii() else _language_of(text[:_SCANNED])
+
+
+@lru_cache(maxsize=2048)
+def _language_of(text: str) -> str:
     han = len(_HAN.findall(text))
     other = len(_OTHER_LETTERS.findall(text))
     words = len(_LATIN_WORDS.findall(text))
