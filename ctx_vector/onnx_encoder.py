@@ -246,6 +246,8 @@ def _check_sizes(folder: Path, manifest: Manifest) -> None:
 
 def _open_session(path: Path) -> Any:
     try:
+        # official builds of late collect events and send them home, unless told not to before they are loaded
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
         import onnxruntime
     except ImportError as error:
         raise ModelError(

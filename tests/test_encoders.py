@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import subprocess
@@ -424,3 +425,17 @@ def test_cache_asks_its_store_before_it_encodes():
     del store[fresh.key("a")]
     fresh.encode_documents(["a", "bb"])
     assert inner.calls == [("passage", ["a"])]
+
+
+def test_the_runtime_keeps_and_sends_no_telemetry(encoder, tmp_path):
+    """ONNX Runtime's official builds leave a device id and a queue of events under the cache folder, unless told."""
+    environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    environment |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    code = (
+        "from ctx_vector import load_encoder\n"
+        "assert load_encoder().encode_queries(['Does it phone home?']).shape == (1, 384)\n"
+        "import os; assert os.environ['ORT_DISABLE_TELEMETRY'] == '1'\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in tmp_path.rglob("*")] == []
