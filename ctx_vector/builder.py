@@ -361,6 +361,8 @@ def _refuse_planned(config: ContextConfig) -> None:
         for part, limit in config.budgets.items()
         if limit is not None and part != "history"
     ]
+    if config.shrink_order != ContextConfig().shrink_order:
+        problems.append("shrink_order: not built yet; leave it out")
     if not all(config.include.values()):
         problems.append("include: leaving parts out is not built yet; leave it empty")
     if problems:

@@ -123,12 +123,18 @@ def measure_and_keep(encoder: Encoder) -> Calibration:
     _log.info("measuring the calibration of %s on the background; this happens once", encoder.name)
     # as it will be read back, so that the first build scores exactly like all later ones
     found = Calibration.from_dict(measure(encoder, background(cards_folder())).to_dict())
-    path = calibration_path(encoder)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
-        part.write_text(json.dumps(found.to_dict()), encoding="utf-8")
-        part.replace(path)
+        keep(found, encoder)
     except OSError as error:  # a read-only home costs the time again, and nothing else
         _log.warning("the calibration cannot be kept (%s)", error)
     return found
+
+
+def keep(found: Calibration, encoder: Encoder) -> Path:
+    """Write a calibration to the user's cache folder, at once and whole, and return where."""
+    path = calibration_path(encoder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
+    part.write_text(json.dumps(found.to_dict()), encoding="utf-8")
+    part.replace(path)
+    return path

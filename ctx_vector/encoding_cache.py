@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ctx_vector.errors import ModelError, ModelMismatchError
-from ctx_vector.store import Store, add_encodings, find_encodings, model_id
+from ctx_vector.store import Store, add_encodings, find_encodings, get_meta, model_id
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Texts in one call of the encoder, about five seconds' worth: enough to keep all cores busy, little to lose.
 BATCH: Final = 128
-
-log = logging.getLogger("ctx_vector.knowledge")
 
 
 def text_hash(text: str) -> bytes:
@@ -49,6 +47,33 @@ def check_model(conn: sqlite3.Connection, store: Store, encoder: Encoder) -> Non
             f"({encoder.dim} numbers, {encoder.fingerprint[:12]}); open it with the encoder it was made with, or "
             f"convert it with: ctx-vector kb reencode {encoder.name} --kb {store.path.parent}"
         )
+
+
+def move_to_encoder(
+    store: Store,
+    encoder: Encoder,
+    encode_all: Callable[[Store, EncodingCache], None],
+    switch: Callable[[sqlite3.Connection, int], bool],
+) -> int:
+    """Encode everything in a store with another encoder, then switch to its vectors in one transaction.
+
+    `encode_all` encodes what there is, `switch` returns False when something was added meanwhile. What an interrupted
+    run has encoded is not encoded again. Returns how many texts were encoded.
+    """
+    cache = EncodingCache(store, encoder)
+    cache.convert()
+    with store.write() as conn:
+        model = cache.model(conn)
+        if get_meta(conn, "model") == model:
+            return 0
+    while True:
+        encode_all(store, cache)
+        with store.write() as conn:
+            if switch(conn, model):
+                break
+    kind = logging.getLogger(f"ctx_vector.{store.kind.split()[0]}")
+    kind.info("re-encoded with %s: %d texts in %.1f s", encoder.name, cache.encoded, cache.seconds)
+    return cache.encoded
 
 
 class EncodingCache:

@@ -51,7 +51,7 @@ def load_faiss() -> Any:
 
 
 @contextmanager
-def _one_thread(faiss: Any) -> Generator[None]:
+def one_thread(faiss: Any) -> Generator[None]:
     """Search on this thread alone: for one query, waking OpenMP's threads takes up to 80 times the search itself."""
     before = faiss.omp_get_max_threads()
     faiss.omp_set_num_threads(1)
@@ -116,7 +116,7 @@ class _FaissRows:
             positions = np.ascontiguousarray(positions, np.int64)
             selector = faiss.IDSelectorArray(len(positions), faiss.swig_ptr(positions))
             params = faiss.SearchParameters(sel=selector)
-        with _one_thread(faiss):
+        with one_thread(faiss):
             scores, found = self._storage.search(vector, k, params=params)
         return self._named(found[0], scores[0])
 
@@ -181,7 +181,7 @@ class GraphIndex(_FaissRows):
             bits = np.packbits(kept, bitorder="little")
             selector = faiss.IDSelectorBitmap(len(bits), faiss.swig_ptr(bits))
             params.sel = selector
-        with _one_thread(faiss):
+        with one_thread(faiss):
             scores, found = self._index.search(vector, k, params=params)
         return self._named(found[0], scores[0])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -11,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import memory_rows as rows
 from ctx_vector.dialogue import alone_text, around_text
-from ctx_vector.encoding_cache import EncodingCache, text_hash
+from ctx_vector.encoding_cache import EncodingCache, move_to_encoder, text_hash
 from ctx_vector.errors import InputError
 from ctx_vector.memory_rows import TYPES, Row, check_importance
-from ctx_vector.store import Store, find_encodings, get_meta, set_meta
+from ctx_vector.store import Store, find_encodings, set_meta
 
 if TYPE_CHECKING:
     from ctx_vector.memory_edit import Edit
@@ -23,8 +22,6 @@ if TYPE_CHECKING:
 FORGET: Final = ("importance_based", "time_based", "capacity_based")
 _EARLIEST: Final = datetime(1, 1, 1, tzinfo=UTC)
 _PAGE: Final = 2_000  # texts noted before they are encoded
-
-log = logging.getLogger("ctx_vector.memory")
 
 
 def seconds(row: Row) -> float:
@@ -133,20 +130,9 @@ def reencode(store: Store, encoder: Encoder) -> int:
 
     Returns how many texts were encoded. What an interrupted run has encoded is not encoded again.
     """
-    cache = EncodingCache(store, encoder)
-    cache.convert()
-    with store.write() as conn:
-        model = cache.model(conn)
-        if get_meta(conn, "model") == model:
-            return 0
-    while True:
-        _encode_all(store, cache)
-        with store.write() as conn:
-            if _switch(conn, model):
-                break  # else a memory was added meanwhile
+    encoded = move_to_encoder(store, encoder, _encode_all, _switch)
     store.scrub()
-    log.info("re-encoded with %s: %d texts in %.1f s", encoder.name, cache.encoded, cache.seconds)
-    return cache.encoded
+    return encoded
 
 
 def _groups(conn: sqlite3.Connection) -> list[tuple[str, str | None]]:

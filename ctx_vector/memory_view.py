@@ -26,8 +26,7 @@ import numpy as np
 
 from ctx_vector.calibration import LANGUAGES, Calibration, language_of
 from ctx_vector.errors import ModelMismatchError
-from ctx_vector.index import _one_thread as one_thread
-from ctx_vector.index import load_faiss
+from ctx_vector.index import load_faiss, one_thread
 from ctx_vector.memory_rows import TYPES, oldest_gone
 from ctx_vector.store import Store, get_meta
 

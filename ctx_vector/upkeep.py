@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ctx_vector import catalog
-from ctx_vector.encoding_cache import EncodingCache, text_hash, unpack_vector
+from ctx_vector.encoding_cache import EncodingCache, move_to_encoder, text_hash, unpack_vector
 from ctx_vector.errors import InputError
 from ctx_vector.store import Store, checksum, get_meta, set_meta
 from ctx_vector.sync import sync_lock
@@ -73,20 +73,8 @@ def purge(store: Store, source: str) -> int:
 
 def reencode(store: Store, encoder: Encoder) -> int:
     """Encode the passages of all versions with another encoder, then switch to its vectors in one transaction."""
-    cache = EncodingCache(store, encoder)
-    cache.convert()
     with sync_lock(store):
-        with store.write() as conn:
-            model = cache.model(conn)
-            if get_meta(conn, "model") == model:
-                return 0
-        while True:
-            _encode_all(store, cache)
-            with store.write() as conn:
-                if _switch_model(conn, model):
-                    break  # else a passage was added meanwhile
-    log.info("re-encoded with %s: %d texts in %.1f s", encoder.name, cache.encoded, cache.seconds)
-    return cache.encoded
+        return move_to_encoder(store, encoder, _encode_all, _switch_model)
 
 
 def _encode_all(store: Store, cache: EncodingCache) -> None:

@@ -243,7 +243,7 @@ def test_purge_asks_on_a_terminal(notes: Path, tmp_path: Path, monkeypatch: pyte
 
     good(call("index", notes, "--kb", tmp_path / "kb"))
     asked: list[str] = []
-    monkeypatch.setattr(cli_kb, "_agreed", lambda question: bool(asked.append(question)))
+    monkeypatch.setattr(cli_kb, "agreed", lambda rule, question: bool(asked.append(question)))
     done = call("kb", "purge", "notes/bread.md", "--kb", tmp_path / "kb")
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", "nothing was deleted\n")
     assert "notes/bread.md" in asked[0]

@@ -229,6 +229,15 @@ def own_model(kb: KnowledgeBase) -> str | None:
     return name if name in cards() else None
 
 
+def agreed(rule: str, question: str) -> bool:
+    """Ask a yes-or-no question on stderr. Raises UsageError with the `rule` when nobody is there to answer."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{rule}, and stdin is no terminal; add --yes")
+    sys.stderr.write(question)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes", "是")
+
+
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 file``, ``1,204 files``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

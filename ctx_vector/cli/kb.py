@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json as json_lib
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctx_vector.cli.common import DEFAULT_KB, UsageError, count, note, open_encoder, out, print_json, size
+from ctx_vector.cli.common import DEFAULT_KB, agreed, count, note, open_encoder, out, print_json, size
 from ctx_vector.cli.options import Json, Kb, guarded, new_app
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import plain
@@ -115,7 +114,9 @@ def purge(
       ctx-vector kb purge docs/secret.md --kb kb --yes
     """
     with _open(kb) as base:
-        if not yes and not _agreed(f"Delete {plain(source)} from all versions in {kb}, for good? [y/N] "):
+        if not yes and not agreed(
+            "purge asks before it deletes", f"Delete {plain(source)} from all versions in {kb}, for good? [y/N] "
+        ):
             note("nothing was deleted")
             return 1
         deleted = base.purge(source)
@@ -124,14 +125,6 @@ def purge(
     else:
         out(f"purged {plain(source)}: {count(deleted, 'revision')} deleted")
     return 0
-
-
-def _agreed(question: str) -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError("purge asks before it deletes, and stdin is no terminal; add --yes")
-    sys.stderr.write(question)
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes", "是")
 
 
 @kb_app.command("reencode")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json as json_lib
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctx_vector.cli.common import UsageError, count, note, open_encoder, out, print_json
+from ctx_vector.cli.common import UsageError, agreed, count, note, open_encoder, out, print_json
 from ctx_vector.cli.options import Json, guarded, new_app
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import plain, read_text
@@ -380,7 +379,9 @@ def clear(
       ctx-vector memory clear --user ada --yes
     """
     with open_memory(memory, user) as kept:
-        if not yes and not _agreed(f"Forget all of {plain(user)}'s memories in {memory_folder(memory)}? [y/N] "):
+        if not yes and not agreed(
+            "clear asks before it forgets", f"Forget all of {plain(user)}'s memories in {memory_folder(memory)}? [y/N] "
+        ):
             note("nothing was forgotten")
             return 1
         gone = kept.clear_all()
@@ -389,14 +390,6 @@ def clear(
     else:
         out(f"{_memories(gone)} forgotten")
     return 0
-
-
-def _agreed(question: str) -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError("clear asks before it forgets, and stdin is no terminal; add --yes")
-    sys.stderr.write(question)
-    sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("y", "yes", "是")
 
 
 def _object(text: str | None) -> dict[str, Any] | None:

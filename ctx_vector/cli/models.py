@@ -146,15 +146,14 @@ def calibrate(
     For example:
       ctx-vector models calibrate
     """
-    from ctx_vector.calibration import calibration_path
-    from ctx_vector.calibration_measure import background, measure_and_keep
+    from ctx_vector.calibration_measure import background, keep, measure_and_keep
     from ctx_vector.cli.progress import Watched, count_bar
     from ctx_vector.model_store import registry_dir
 
     encoder = open_encoder(name)
     with count_bar("measuring", 4 * len(background(registry_dir()))) as tick:
         found = measure_and_keep(Watched(encoder, tick))
-    path = calibration_path(encoder)
+    path = keep(found, encoder)
     if json:
         print_json({"model": encoder.name, "hash": found.hash, "path": str(path), "report": found.report})
         return

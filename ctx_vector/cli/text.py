@@ -22,7 +22,6 @@ BOLD: Final = "1"
 DIM: Final = "2"
 GREEN: Final = "32"
 YELLOW: Final = "33"
-RED: Final = "31"
 
 
 def plain(text: str) -> str:
