@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ctx_vector.knowledge import KnowledgeBase
     from ctx_vector.memory import Memory
     from ctx_vector.packets import BuiltContext, ContextPacket, Message
+    from ctx_vector.sources import LayerShares, SourceConfig
     from ctx_vector.tokens import TokenCounter
     from ctx_vector.tools import MemoryTool, RAGTool
 
@@ -35,10 +36,12 @@ __all__ = [
     "ContextPacket",
     "CtxVectorError",
     "KnowledgeBase",
+    "LayerShares",
     "Memory",
     "MemoryTool",
     "Message",
     "RAGTool",
+    "SourceConfig",
     "TokenCounter",
     "__version__",
     "load_encoder",
@@ -54,10 +57,12 @@ _LAZY = {
     "ContextPacket": "packets",
     "CtxVectorError": "errors",
     "KnowledgeBase": "knowledge",
+    "LayerShares": "sources",
     "Memory": "memory",
     "MemoryTool": "tools",
     "Message": "packets",
     "RAGTool": "tools",
+    "SourceConfig": "sources",
     "TokenCounter": "tokens",
     "load_encoder": "encoders",
 }

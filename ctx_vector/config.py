@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Final
 
 from ctx_vector.errors import ConfigError, InputError
+from ctx_vector.rules import MOST_TOKENS as _MAX_TOKENS
+from ctx_vector.rules import Rule, nearest, shown
+from ctx_vector.rules import number as _number
+from ctx_vector.rules import one_of as _one_of
+from ctx_vector.rules import typed as _typed
 from ctx_vector.tokens import DEFAULT_TOKENIZER, TOKENIZER_CHOICES, TokenCounter
 
 PARTS: Final = ("system", "tools", "state", "extra", "evidence", "agents", "history", "memory", "general", "images")
@@ -22,41 +27,6 @@ LOCALES: Final = ("auto", "en", "zh")
 HISTORY_STRATEGIES: Final = ("window", "head_tail", "importance", "summary", "budget")
 EVIDENCE_STYLES: Final = ("plain", "numbered")
 MESSAGES_STYLES: Final = ("single", "split")
-_MAX_TOKENS: Final = 100_000_000
-
-Rule = Callable[[Any], str | None]
-
-
-def _number(low: float, high: float, *, whole: bool = False, optional: bool = False) -> Rule:
-    kind = "an integer" if whole else "a number"
-
-    def check(value: Any) -> str | None:
-        if value is None and optional:
-            return None
-        fits = isinstance(value, int) if whole else isinstance(value, (int, float))
-        if not fits or isinstance(value, bool) or not low <= value <= high:
-            upper = f" and <= {high:g}" if high < _MAX_TOKENS else ""
-            return f"expected {kind} >= {low:g}{upper}{' or None' if optional else ''}, got {value!r}"
-        return None
-
-    return check
-
-
-def _one_of(choices: tuple[str, ...]) -> Rule:
-    def check(value: Any) -> str | None:
-        if isinstance(value, str) and value in choices:
-            return None
-        import difflib  # only wrong input pays for it
-
-        near = difflib.get_close_matches(str(value), choices, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        return f"expected one of {', '.join(choices)}, got {value!r}{hint}"
-
-    return check
-
-
-def _typed(kind: type | tuple[type, ...], words: str) -> Rule:
-    return lambda value: None if isinstance(value, kind) else f"expected {words}, got {value!r}"
 
 
 def _strategy(value: Any) -> str | None:
@@ -64,7 +34,7 @@ def _strategy(value: Any) -> str | None:
         return None
     if isinstance(value, str) and value.strip():
         return None  # which names exist is known to scoring.py, which this module must not import
-    return f"expected the name of a strategy or an object with score(query, candidates), got {value!r}"
+    return f"expected the name of a strategy or an object with score(query, candidates), got {shown(value)}"
 
 
 def _tokenizer(value: Any) -> str | None:
@@ -73,7 +43,7 @@ def _tokenizer(value: Any) -> str | None:
     try:
         TokenCounter(value)  # loads nothing
     except InputError:
-        return f"expected one of {TOKENIZER_CHOICES}, got {value!r}"
+        return f"expected one of {TOKENIZER_CHOICES}, got {shown(value)}"
     return None
 
 
@@ -86,7 +56,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "enable_compression": _typed(bool, "True or False"),
     "recency_weight": _UNIT,
     "relevance_weight": _UNIT,
-    "strategy": _strategy,
+    "strategy": Rule(_strategy, {"type": "string"}),
     "fill": _one_of(FILLS),
     "mmr_lambda": _number(0, 1, optional=True),
     "history_limit": _COUNT,
@@ -108,8 +78,17 @@ _RULES: Final[Mapping[str, Rule]] = {
     "compress_encode": _typed(bool, "True or False"),
     "output_instructions": _typed((str, type(None)), "a str or None"),
     "reminder": _typed((str, type(None)), "a str or None"),
-    "tokenizer": _tokenizer,
+    "tokenizer": Rule(_tokenizer, {"type": "string"}),
     "source_timeout": _number(0.001, 1e6, optional=True),
+}
+_PART: Final = _one_of(PARTS)
+_KIND: Final = _typed(str, "the name of a type")
+#: Fields that are mappings: the rule for their keys, and for their values.
+_MAPPING_RULES: Final[Mapping[str, tuple[Rule, Rule]]] = {
+    "recency_decay_by_type": (_KIND, _number(0, 1e9)),
+    "recency_floor_by_type": (_KIND, _UNIT),
+    "budgets": (_PART, _number(0, _MAX_TOKENS, whole=True, optional=True)),
+    "include": (_PART, _typed(bool, "True or False")),
 }
 
 
@@ -181,30 +160,21 @@ class ContextConfig:
 
     def _mapping_problems(self) -> list[str]:
         problems: list[str] = []
-        part, kind = _one_of(PARTS), _typed(str, "the name of a type")
-
-        def check(name: str, key_rule: Rule, value_rule: Rule) -> None:
+        for name, (key_rule, value_rule) in _MAPPING_RULES.items():
             given = getattr(self, name)
             if not isinstance(given, Mapping):
-                problems.append(f"{name}: expected a mapping, got {given!r}")
-                return
+                problems.append(f"{name}: expected a mapping, got {shown(given)}")
+                continue
             for key, value in given.items():
-                if text := key_rule(key):
+                if text := key_rule(key) or value_rule(value):
                     problems.append(f"{name}.{key}: {text}")
-                elif text := value_rule(value):
-                    problems.append(f"{name}.{key}: {text}")
-
-        check("recency_decay_by_type", kind, _number(0, 1e9))
-        check("recency_floor_by_type", kind, _UNIT)
-        check("budgets", part, _number(0, _MAX_TOKENS, whole=True, optional=True))
-        check("include", part, _typed(bool, "True or False"))
         if isinstance(self.include, Mapping) and self.include.get("system") is False:
             problems.append("include.system: expected True, got False; system instructions are always included")
         order: Any = self.shrink_order
         if not isinstance(order, (tuple, list)):
-            problems.append(f"shrink_order: expected a sequence of parts, got {order!r}")
+            problems.append(f"shrink_order: expected a sequence of parts, got {shown(order)}")
         else:
-            problems += [f"shrink_order: {text}" for name in order if (text := part(name))]
+            problems += [f"shrink_order: {text}" for name in order if (text := _PART(name))]
             if "system" in order:
                 problems.append("shrink_order: expected parts that may shrink, got 'system', which is never cut")
         return problems
@@ -218,16 +188,13 @@ class ContextConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ContextConfig:
         """Return a config from a mapping; unknown keys are errors that suggest the nearest name."""
-        import difflib
-
         if not isinstance(values, Mapping):
-            raise ConfigError([f"config: expected a mapping of fields, got {values!r:.80}"])
+            raise ConfigError([f"config: expected a mapping of fields, got {shown(values)}"])
         names = [item.name for item in fields(cls)]
         problems = []
         for key in values:
             if key not in names:
-                near = difflib.get_close_matches(str(key), names, 1)
-                problems.append(f"{key}: unknown field" + (f"; did you mean {near[0]!r}?" if near else ""))
+                problems.append(f"{key}: unknown field{nearest(key, names)}")
         known = {key: value for key, value in values.items() if key in names}
         try:
             config = cls(**known)

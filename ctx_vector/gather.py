@@ -106,9 +106,14 @@ class _Answer:
                 return Fault(name, "timeout", f"no answer within {self.spec.timeout:g} s")
         if self.error is not None:
             return Fault(name, "fault", f"{type(self.error).__name__}: {self.error}")
-        if isinstance(self.value, str) and self.spec.kind is not None and _ERROR_TEXT.match(self.value[:80]):
+        if isinstance(self.value, str) and self.spec.kind is not None and is_error_text(self.value):
             return Fault(name, "fault", " ".join(self.value[:300].split()))
         return None
+
+
+def is_error_text(text: str) -> bool:
+    """Return whether a tool's answer says that it failed, such as ``ValueError: no index`` or ``❌ 搜索失败: ...``."""
+    return _ERROR_TEXT.match(text[:80]) is not None
 
 
 def gather(specs: Sequence[SourceSpec], request: Request) -> Gathered:
@@ -147,7 +152,8 @@ def _take(answer: _Answer, candidates: list[Candidate]) -> list[Fault]:
 def _candidate(item: Any, spec: SourceSpec, rank: int) -> Candidate:
     if isinstance(item, Candidate):
         message = item.message if spec.kind == TYPE_HISTORY else None
-        return Candidate(_own(item.packet, spec.kind), spec.name, rank, item.vectors, message, item.known)
+        packet = _own(item.packet, spec.kind)
+        return Candidate(packet, spec.name, rank, item.vectors, message, item.known, item.reason, item.detail)
     return Candidate(_own(packet_of(item), spec.kind), spec.name, rank)
 
 

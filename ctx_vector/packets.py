@@ -230,7 +230,8 @@ class Candidate:
 
     `vectors` is (windows, dim) float32 with unit rows when the source already has them (a knowledge chunk), else None.
     `rank` is the order of gathering and the very last tie-break. `message` is set for history only. `known` holds the
-    relevance by strategies that the source computes itself (a memory's cosine among its neighbours).
+    relevance by strategies that the source computes itself (a memory's cosine among its neighbours). A candidate with a
+    `reason` (one of DROP_REASONS) is dropped for it before it is scored; `detail` says why in words.
     """
 
     packet: ContextPacket
@@ -239,6 +240,8 @@ class Candidate:
     vectors: NDArray[np.float32] | None = None
     message: Message | None = None
     known: Mapping[str, float] = field(default_factory=dict)
+    reason: str = ""
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,8 +1,9 @@
 """Ranking, the first half of selecting: score every candidate, drop what no budget could save, sort the rest.
 
 score = relevance_weight * relevance + recency_weight * recency. Order: score descending, newer first, id, order of
-gathering. Dropped here: `empty`, `expired`, `below_floor`, and `duplicate` for the same text twice in a section (but
-never what the caller gave as custom packets). System instructions, state and history are not subject to the floor.
+gathering. Dropped here: what came with a reason, `empty`, `expired`, `below_floor`, and `duplicate` for the same text
+twice in a section (but never what the caller gave as custom packets). System instructions, state and history are not
+subject to the floor.
 """
 
 from __future__ import annotations
@@ -144,7 +145,9 @@ def rank(
         for candidate in candidates
     ]
     for row in rows:
-        if not row.body:
+        if row.candidate.reason:
+            row.drop(row.candidate.reason, row.candidate.detail)
+        elif not row.body:
             row.drop("empty", "nothing to show")
         elif (expires := row.candidate.packet.meta.get("expires_at")) is not None and _expired(expires, now):
             row.drop("expired", f"expired at {expires}")

@@ -24,9 +24,9 @@ LAYERS = {
     "measuring": "experiments",
     "the package": "__init__",
     "assembly": "builder audit",
-    "pipeline": "inputs record gather history ranking placing select compress structure layout",
+    "pipeline": "inputs record live_sources versions gather history ranking placing select compress structure layout",
     "what the stages stand on": """
-        tools trim summary
+        tools trim summary source_loaders
         knowledge sync staging sync_report upkeep views hits filters catalog
         memory memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",
     "leaves": """
@@ -36,7 +36,7 @@ LAYERS = {
         encoders onnx_encoder unigram encoding_cache
         model_store model_files model_sources e5_format onnx_export tokenizer_files
         index store""",
-    "vocabulary": "config tokens escaping stages packets errors",
+    "vocabulary": "config sources rules tokens escaping stages packets errors",
 }
 PACKAGE = Path(__file__).resolve().parent.parent / "ctx_vector"
 ROW = {module: row for row, modules in enumerate(LAYERS.values()) for module in modules.split()}
