@@ -34,6 +34,7 @@ from ctx_vector.stages import Request, Summarizer, TokenCounter
 from ctx_vector.structure import Template
 from ctx_vector.summary import Summaries
 from ctx_vector.tokens import TokenCounter as ExactCounter
+from ctx_vector.trace import Trace
 
 if TYPE_CHECKING:
     from ctx_vector.stages import Encoder, Scorer
@@ -185,7 +186,7 @@ class ContextBuilder:
         Raises BudgetError when system instructions, Task and Output alone do not fit, InputError for wrong arguments. A
         failing source is no error: it is recorded and left out.
         """
-        started = time.perf_counter()
+        started, clock = time.perf_counter(), time.time()
         inputs = read_inputs(
             self.config,
             self._retrieval,
@@ -201,6 +202,15 @@ class ContextBuilder:
         )
         config = self._sized(inputs.request, max_tokens)
         template = Template(config, self.counter, inputs.query, inputs.roles)
+        history = self._plan(inputs, config, template)
+        specs = (*inputs.specs, history.spec())
+        gathered = gather(specs, inputs.request)
+        trace = Trace.of(inputs, config, history, specs, gathered, self.model_max_tokens, clock)
+        return self._compose(trace, history, template, started)
+
+    def _compose(self, trace: Trace, history: History, template: Template, started: float) -> BuiltContext:
+        """Make the context from what was read: the trace, and the history as it was planned."""
+        config, repeated = trace.config, trace.scores is not None
         stages: dict[str, float] = {}
 
         def timed(name: str, since: float) -> float:
@@ -208,28 +218,27 @@ class ContextBuilder:
             stages[name] = round((now_ - since) * 1000, 3)
             return now_
 
-        history = self._plan(inputs, config, template)
-        specs = (*inputs.specs, history.spec())
-        gathered = gather(specs, inputs.request)
         mark = timed("gather", started)
         ranked = rank(
-            gathered.candidates,
+            trace.gathered.candidates,
             template,
             config,
-            inputs.now,
+            trace.now,
             lambda: self._shared.scorer(config.strategy),
             self._shared.encoder,
+            trace.scores,
         )
+        trace.note_scores(ranked)
         mark = timed("rank", mark)
-        layout, filler, placer, warnings = self._fill(ranked, history, template, config)
+        layout, filler, placer, warnings = self._fill(ranked, history, template, trace)
         text, messages, text_tokens, message_tokens = self._prove(layout, filler, placer, config)
         mark = timed("select", mark)
         built = make_record(
-            query=inputs.query,
+            query=trace.query,
             config=config,
-            specs=specs,
-            gathered=gathered,
-            left_out=history.decisions(config, inputs.now),
+            sources=trace.sources,
+            gathered=trace.gathered,
+            left_out=history.decisions(config, trace.now),
             ranked=ranked,
             chosen=filler.chosen,
             layout=layout,
@@ -237,15 +246,17 @@ class ContextBuilder:
             messages=messages,
             sizes=(text_tokens, message_tokens),
             warnings=warnings,
-            meta=self._meta(inputs, history, config, template),
-            model_max_tokens=self.model_max_tokens,
+            meta=self._meta(trace, history, template),
+            model_max_tokens=trace.model_max_tokens,
+            trace=trace,
         )
         timed("record", mark)
         prefix = built.sections.get(ROLE, "")  # what a prompt cache can reuse
         built.meta["prefix_hash"] = hashlib.blake2b(prefix.encode(), digest_size=8).hexdigest()
         built.meta["stages_ms"] = stages
         built.meta["build_time_ms"] = round((time.perf_counter() - started) * 1000, 3)
-        report(built, ranked)
+        if not repeated:
+            report(built, ranked)
         return built
 
     def _sized(self, request: Request, max_tokens: int | None) -> ContextConfig:
@@ -271,8 +282,9 @@ class ContextBuilder:
     # -- select and structure ----------------------------------------------------------------------------------------
 
     def _fill(
-        self, ranked: Sequence[Ranked], history: History, template: Template, config: ContextConfig
+        self, ranked: Sequence[Ranked], history: History, template: Template, trace: Trace
     ) -> tuple[Layout, Filler, Placer, list[str]]:
+        config = trace.config
         open_rows = [row for row in ranked if not row.reason]
         extras: list[str] = []
         for row in sorted(open_rows, key=lambda row: row.candidate.rank):
@@ -283,7 +295,8 @@ class ContextBuilder:
             self.counter,
             template.query,
             self.summarizer,
-            self._shared.encoder() if config.compress_encode else None,
+            self._shared.encoder() if config.compress_encode and not trace.shortened.repeats else None,
+            trace.shortened,
         )
         filler = Filler(layout, template, config, shortener)
         fixed = sorted((row for row in open_rows if row.section == ROLE), key=lambda row: row.candidate.rank)
@@ -327,21 +340,28 @@ class ContextBuilder:
             if not filler.give_back(step) and not placer.give_back(step):
                 raise BudgetError(max(sizes), config.max_tokens, layout.parts(), max(sizes))
 
-    def _meta(self, inputs: Inputs, history: History, config: ContextConfig, template: Template) -> dict[str, Any]:
+    def _meta(self, trace: Trace, history: History, template: Template) -> dict[str, Any]:
         from ctx_vector import __version__
 
+        trace.facts = trace.facts or self._facts(trace.config)
+        return {
+            "build_id": os.urandom(16).hex(),
+            "version": __version__,
+            "now": trace.now.isoformat(),
+            "session_id": trace.session_id,
+            "locale": template.locale,
+            "history": history.meta(trace.config),
+            **trace.facts,
+        }
+
+    def _facts(self, config: ContextConfig) -> dict[str, Any]:
+        """Return what a build was made with: names, fingerprints, versions."""
         encoder = self._shared.loaded()
         try:
             version = getattr(getattr(self.rag_tool, "knowledge", None), "version", None)
         except CtxVectorError:  # a knowledge base that broke is a fault in the record already
             version = None
         return {
-            "build_id": os.urandom(16).hex(),
-            "version": __version__,
-            "now": inputs.now.isoformat(),
-            "session_id": inputs.request.session_id,
-            "locale": template.locale,
-            "history": history.meta(config),
             "strategy": config.strategy if isinstance(config.strategy, str) else config.to_dict()["strategy"],
             "config_hash": self._config_hash if config is self.config else config.hash,
             "tokenizer": self.counter.name,
@@ -349,6 +369,17 @@ class ContextBuilder:
             "model_fingerprint": getattr(encoder, "fingerprint", None),
             "knowledge_version": version,
         }
+
+
+def rebuild(trace: Trace, counter: TokenCounter | None = None) -> BuiltContext:
+    """Make a build again from its trace: the same bytes of text, messages and decisions, whatever the sources are now.
+
+    No source, encoder, scorer or summarizer is asked. `counter` is needed when the tokenizer was a callable.
+    """
+    started, again = time.perf_counter(), trace.again()
+    builder = ContextBuilder(config=trace.config, counter=counter)
+    template = Template(trace.config, builder.counter, trace.query, trace.roles)
+    return builder._compose(again, again.history(), template, started)
 
 
 def _refuse_planned(config: ContextConfig) -> None:

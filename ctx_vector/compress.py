@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ctx_vector.escaping import normalise
 from ctx_vector.scoring import bm25
@@ -77,6 +78,28 @@ def _wrapped(text: str, start: int, end: int) -> bool:
     return len(line) >= _WRAPPED_FROM and line[-1] not in _STOPS and not _MARKER.match(text, end)
 
 
+Short: TypeAlias = tuple[str, str] | None  # a short body and how it was made, or nothing
+
+
+class Journal:
+    """What the shortener of a build gave, as (body, room, result) in order of asking.
+
+    Made from the `entries` of another build, it gives the same for the same questions: the summarizer and the encoder
+    that were asked then need not be there.
+    """
+
+    def __init__(self, entries: Iterable[tuple[str, int, Short]] = ()) -> None:
+        self.entries: list[tuple[str, int, Short]] = []
+        self._known: dict[tuple[str, int], deque[Short]] = {}
+        for body, room, result in entries:
+            self._known.setdefault((body, room), deque()).append(result)
+        self.repeats = bool(self._known)
+
+    def known(self, body: str, room: int) -> deque[Short] | None:
+        """Return the results for a question that are not given out yet, None when there are none."""
+        return self._known.get((body, room)) or None
+
+
 @dataclass(frozen=True, slots=True)
 class Shortener:
     """How packets are shortened in one build. `encoder` is given only when encodings are allowed."""
@@ -85,12 +108,19 @@ class Shortener:
     query: str
     summarizer: Summarizer | None = None
     encoder: Encoder | None = None
+    journal: Journal = field(default_factory=Journal)
 
-    def shorten(self, body: str, room: int, measure: Callable[[str], int]) -> tuple[str, str] | None:
+    def shorten(self, body: str, room: int, measure: Callable[[str], int]) -> Short:
         """Return (short body, action), or None when nothing worth keeping fits.
 
         `measure` gives the tokens of a shortened body as it will stand in the text; the result measures at most `room`.
         """
+        known = self.journal.known(body, room)
+        result = known.popleft() if known else self._shorten(body, room, measure)
+        self.journal.entries.append((body, room, result))
+        return result
+
+    def _shorten(self, body: str, room: int, measure: Callable[[str], int]) -> Short:
         if self.summarizer is not None:
             summary = self._summary(body, room, measure)
             if summary:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import InputError
@@ -141,7 +141,7 @@ def _check_calls(message: Message, index: int) -> None:
 Fate = tuple[Said, str, str]  # a message that does not stand in the context, with reason and detail
 
 
-def _turns(said: Sequence[Said], query: str) -> tuple[list[list[Said]], list[Fate]]:
+def turns_of(said: Sequence[Said], query: str) -> tuple[list[list[Said]], list[Fate]]:
     """Return the turns, and apart the messages that must not stand in the context.
 
     These are empty ones, the last one when it only repeats the query, and tool results whose call is not there.
@@ -178,6 +178,19 @@ def _unfit(item: Said, calls: set[str], first: bool) -> tuple[str, str] | None:
     return None
 
 
+class Plan(NamedTuple):
+    """What a strategy decided before anything was placed: importances and summaries come from outside, so that this is
+    what a repeat of the build starts from. The fields are History's.
+    """
+
+    strategy: str
+    order: tuple[int, ...]
+    wanted: tuple[int, ...]
+    summary: str
+    summarised: int
+    fallback: str
+
+
 @dataclass(slots=True, eq=False)
 class History:
     """What a build does with its conversation.
@@ -197,6 +210,10 @@ class History:
     summary: str = ""
     summarised: int = 0
     fallback: str = ""
+
+    def plan(self) -> Plan:
+        """Return what was decided so far, before placing."""
+        return Plan(self.strategy, tuple(self.order), tuple(self.wanted), self.summary, self.summarised, self.fallback)
 
     def chosen(self) -> list[tuple[int, Said]]:
         """Return (turn, message) of each message chosen, in order of speaking."""
@@ -290,7 +307,7 @@ def plan_history(
 ) -> History:
     """Return which turns of a conversation may stay; `summarise` fills in the summary of the first n turns."""
     history = History(config.history_strategy, history_bound(config))
-    history.turns, history.left_out = _turns(said, query)
+    history.turns, history.left_out = turns_of(said, query)
     aged = len(history.turns) - max(1, config.summary_keep_turns)
     if history.strategy == "summary" and aged > 0 and summarise is not None:
         summarise(history, aged)

@@ -336,7 +336,8 @@ class BuiltContext:
     """What a build returns: the context as text and as messages, and the record of how it came about.
 
     `sections` maps a section's name to its body; `kept` is in order of choice, `dropped` holds everything else, so
-    that the two together are every candidate. `meta` has the build id, timings, fingerprints and hashes.
+    that the two together are every candidate. `meta` has the build id, timings, fingerprints and hashes. `trace` is
+    what `builder.rebuild` makes the same context from (trace.py).
     """
 
     text: str
@@ -351,6 +352,7 @@ class BuiltContext:
     tools: list[dict[str, Any]] = field(default_factory=list)
     rows: tuple[tuple[str, int, str], ...] = ()
     query: str = ""
+    trace: Any = field(default=None, repr=False)
 
     @property
     def sources(self) -> Mapping[str, SourceUse]:

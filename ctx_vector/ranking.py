@@ -48,12 +48,19 @@ class Ranked:
     relevance: float = 0.0
     recency: float = 0.0
     score: float = 0.0
+    windows: int = 0  # that its text was scored by, 0 when its relevance was known
     detail: str = ""
     piece: Piece | None = None
     action: str = "dropped"
     reason: str = ""
     turn: int = -1
     order: tuple[float, float, str, int] = (0.0, 0.0, "", 0)
+
+    def set_relevance(self, relevance: float, windows: int) -> None:
+        """Set the relevance, and by how many windows of the text it was found."""
+        self.relevance, self.windows = relevance, windows
+        if windows > 1:
+            self.detail = f"scored by the best of {windows} windows"
 
     def set_order(self) -> None:
         """Set the key that sorts best first: score, newer, id, order of gathering."""
@@ -135,10 +142,12 @@ def rank(
     now: datetime,
     scorer: Callable[[], Scorer],
     encoder: Callable[[], Encoder],
+    known: Sequence[tuple[float, int]] | None = None,
 ) -> list[Ranked]:
     """Return a row for every candidate; the ones with a reason are dropped already, the rest is in order of choice.
 
-    Scorer and encoder are asked for only when a candidate needs them.
+    Scorer and encoder are asked for only when a candidate needs them. `known` are the (relevance, windows) of each
+    candidate when all have been scored before.
     """
     rows = [
         Ranked(candidate, *slot_of(candidate.packet), template.body(candidate.packet, candidate.message))
@@ -151,7 +160,7 @@ def rank(
             row.drop("empty", "nothing to show")
         elif (expires := row.candidate.packet.meta.get("expires_at")) is not None and _expired(expires, now):
             row.drop("expired", f"expired at {expires}")
-    _score(rows, template.query, config, now, scorer, encoder)
+    _score(rows, template.query, config, now, scorer, encoder, known)
     for row in rows:
         row.set_order()
     rows.sort(key=lambda row: row.order)
@@ -193,11 +202,14 @@ def _score(
     now: datetime,
     scorer: Callable[[], Scorer],
     encoder: Callable[[], Encoder],
+    known: Sequence[tuple[float, int]] | None,
 ) -> None:
     unscored = []
-    for row in rows:
+    for place, row in enumerate(rows):
         packet, kind = row.candidate.packet, row.candidate.packet.type
-        if kind == TYPE_SYSTEM or (kind == TYPE_STATE and not packet.scored):
+        if known is not None:
+            row.set_relevance(*known[place])
+        elif kind == TYPE_SYSTEM or (kind == TYPE_STATE and not packet.scored):
             row.relevance = 1.0
         elif packet.scored:
             row.relevance = packet.relevance
@@ -220,9 +232,7 @@ def _score(
 def _score_texts(rows: Sequence[Ranked], query: str, scorer: Scorer, encoder: Callable[[], Encoder]) -> None:
     found = relevances([row.candidate for row in rows], query, scorer, encoder)
     for row, (relevance, parts) in zip(rows, found, strict=True):
-        row.relevance = relevance
-        if parts > 1 and row.candidate.vectors is None:
-            row.detail = f"scored by the best of {parts} windows"
+        row.set_relevance(relevance, parts if row.candidate.vectors is None else 0)
 
 
 def relevances(

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ctx_vector.config import ContextConfig
-from ctx_vector.gather import Gathered, SourceSpec
+from ctx_vector.gather import Gathered
 from ctx_vector.layout import CONTEXT, EVIDENCE, Layout
 from ctx_vector.packets import Budget, BuiltContext, Candidate, ContextPacket, Decision, SourceUse
 from ctx_vector.ranking import Ranked
@@ -26,7 +26,7 @@ def make_record(
     *,
     query: str,
     config: ContextConfig,
-    specs: Sequence[SourceSpec],
+    sources: Sequence[str],
     gathered: Gathered,
     left_out: Sequence[Decision],
     ranked: Sequence[Ranked],
@@ -38,11 +38,12 @@ def make_record(
     warnings: Sequence[str],
     meta: dict[str, Any],
     model_max_tokens: int | None,
+    trace: object = None,
 ) -> BuiltContext:
     """Return the BuiltContext of a finished layout; `sizes` are the counted tokens of text and messages.
 
-    `ranked` are all candidates with their fates, `chosen` the kept ones in order of choice, `left_out` the messages
-    of the history that were not chosen.
+    `sources` are the names of those asked, in that order. `ranked` are all candidates with their fates, `chosen` the
+    kept ones in order of choice, `left_out` the messages of the history that were not chosen.
     """
     shares = layout.shares()
     kept = tuple(row.decision(shares) for row in chosen)
@@ -66,7 +67,7 @@ def make_record(
         sections=layout.bodies(),
         kept=kept,
         dropped=dropped,
-        budget=Budget(config.max_tokens, used, *sizes, config.shared_limit, _uses(specs, gathered, kept, dropped)),
+        budget=Budget(config.max_tokens, used, *sizes, config.shared_limit, _uses(sources, gathered, kept, dropped)),
         stats={
             "gathered": len(gathered.candidates) + len(left_out),
             "selected": len(kept),
@@ -78,6 +79,7 @@ def make_record(
         warnings=tuple(all_warnings),
         rows=tuple(rows),
         query=query,
+        trace=trace,
     )
 
 
@@ -90,9 +92,9 @@ def _dropped(ranked: Sequence[Ranked], gathered: Gathered, left_out: Sequence[De
 
 
 def _uses(
-    specs: Sequence[SourceSpec], gathered: Gathered, kept: Sequence[Decision], dropped: Sequence[Decision]
+    sources: Sequence[str], gathered: Gathered, kept: Sequence[Decision], dropped: Sequence[Decision]
 ) -> Mapping[str, SourceUse]:
-    uses = {spec.name: SourceUse(milliseconds=gathered.milliseconds.get(spec.name, 0.0)) for spec in specs}
+    uses = {name: SourceUse(milliseconds=gathered.milliseconds.get(name, 0.0)) for name in sources}
     faults = {fault.source: fault.detail for fault in gathered.faults}
     for item in kept:
         use = uses[item.source]

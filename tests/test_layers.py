@@ -24,7 +24,9 @@ LAYERS = {
     "measuring": "experiments",
     "the package": "__init__",
     "assembly": "builder audit",
-    "pipeline": "inputs record live_sources versions gather history ranking placing select compress structure layout",
+    "pipeline": """
+        trace
+        inputs record live_sources versions gather history ranking placing select compress structure layout""",
     "what the stages stand on": """
         tools trim summary source_loaders
         knowledge sync staging sync_report upkeep views hits filters catalog
