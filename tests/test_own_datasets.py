@@ -1,0 +1,156 @@
+"""The data sets in data/datasets are what their READMEs say: format, counts, languages, answers, ages."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ctx_vector.calibration import language_of
+
+ROOT = Path(__file__).resolve().parent.parent / "data" / "datasets"
+NAMES = ("bilingual_knowledge",)
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A folder in BEIR layout, read line by line with nothing but json and str.split."""
+
+    folder: Path
+    corpus: list[dict[str, Any]]
+    queries: list[dict[str, Any]]
+    qrels: list[tuple[str, str, int]]
+
+    def grades(self, query: str) -> dict[str, int]:
+        return {document: grade for asked, document, grade in self.qrels if asked == query}
+
+
+def read(name: str) -> DataSet:
+    folder = ROOT / name
+    corpus, queries = (
+        [json.loads(line) for line in (folder / file).read_text(encoding="utf-8").splitlines()]
+        for file in ("corpus.jsonl", "queries.jsonl")
+    )
+    head, *lines = (folder / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()
+    assert head == "query-id\tcorpus-id\tscore"
+    cells = [line.split("\t") for line in lines]
+    return DataSet(folder, corpus, queries, [(query, document, int(grade)) for query, document, grade in cells])
+
+
+def words(text: str) -> float:
+    """Words of a text, with 1.6 Chinese characters for one."""
+    return len(re.findall(r"[A-Za-z0-9_'./-]+", text)) + len(re.findall("[\u4e00-\u9fff]", text)) / 1.6
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def data(request: pytest.FixtureRequest) -> DataSet:
+    return read(request.param)
+
+
+@pytest.fixture(scope="module")
+def knowledge() -> DataSet:
+    return read("bilingual_knowledge")
+
+
+# -- both sets --------------------------------------------------------------------------------------------------------
+
+
+def test_ids_are_unique_and_what_qrels_name_is_there(data):
+    documents, queries = ({row["_id"] for row in rows} for rows in (data.corpus, data.queries))
+    assert len(documents) == len(data.corpus) and len(queries) == len(data.queries)
+    assert all(re.fullmatch(r"[a-z0-9.-]+", id_) for id_ in documents | queries)
+    assert {query for query, _, _ in data.qrels} <= queries
+    assert {document for _, document, _ in data.qrels} <= documents
+    pairs = Counter((query, document) for query, document, _ in data.qrels)
+    assert max(pairs.values()) == 1
+    assert {grade for _, _, grade in data.qrels} <= {0, 1, 2}
+
+
+def test_every_question_has_its_answer_or_is_marked(data):
+    for query in data.queries:
+        grades = data.grades(query["_id"])
+        if query["kind"] == "unanswerable":
+            assert not grades, query
+        else:
+            assert 2 in grades.values(), query
+
+
+def test_no_text_is_there_twice(data):
+    for rows in (data.corpus, data.queries):
+        folded = Counter(re.sub(r"\W+", "", row["text"].casefold()) for row in rows)
+        assert max(folded.values()) == 1, folded.most_common(1)
+
+
+def test_texts_are_clean_and_in_the_language_they_say(data):
+    for row in (*data.corpus, *data.queries):
+        text = row["text"]
+        assert text == text.strip() and "\r" not in text and "\ufffd" not in text
+        assert row["lang"] in ("en", "zh")
+        han = len(re.findall("[\u4e00-\u9fff]", text))
+        if row["kind"] != "keyword":  # codes and commands belong to no language
+            assert language_of(text) == row["lang"], text
+        if row["lang"] == "en":
+            assert han == 0, text
+
+
+def test_files_end_as_lines_do(data):
+    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "README.md"):
+        raw = (data.folder / name).read_bytes()
+        assert raw.endswith(b"\n") and b"\r" not in raw
+
+
+# -- bilingual_knowledge ----------------------------------------------------------------------------------------------
+
+
+def test_knowledge_counts_are_those_of_its_readme(knowledge):
+    languages = {row["_id"]: row["lang"] for row in knowledge.corpus}
+    subjects = Counter(row["subject"] for row in knowledge.corpus)
+    rows = {name: [0, 0] for name in ("documents", "only", "both", "questions", "same", "other", "two", "none")}
+    for row in knowledge.corpus:
+        column = ("en", "zh").index(row["lang"])
+        rows["documents"][column] += 1
+        rows["both" if subjects[row["subject"]] == 2 else "only"][column] += 1
+    for query in knowledge.queries:
+        column = ("en", "zh").index(query["lang"])
+        rows["questions"][column] += 1
+        spoken = {languages[id_] for id_, grade in knowledge.grades(query["_id"]).items() if grade == 2}
+        kind = "none" if not spoken else "two" if len(spoken) == 2 else "same" if query["lang"] in spoken else "other"
+        rows[kind][column] += 1
+    table = re.findall(r"^\| [^|]+ \| (\d+) \| (\d+) \|$", (knowledge.folder / "README.md").read_text("utf-8"), re.M)
+    assert [[int(number) for number in row] for row in table] == list(rows.values())
+    assert len(knowledge.corpus) >= 60 and len(knowledge.queries) >= 150
+    assert min(min(rows[name]) for name in ("only", "same", "other")) >= 25
+
+
+def test_knowledge_documents_are_of_80_to_400_words_and_of_many_kinds(knowledge):
+    for row in knowledge.corpus:
+        assert 80 <= words(row["text"]) <= 400, row["_id"]
+        assert row["title"] and row["_id"] == f"{row['lang']}-{row['subject']}"
+    assert len({row["kind"] for row in knowledge.corpus}) >= 8
+    assert {row["kind"] for row in knowledge.queries} == {"question", "implied", "keyword", "unanswerable"}
+    assert sum(row["kind"] == "implied" for row in knowledge.queries) >= 30
+
+
+def test_knowledge_questions_are_not_copied_from_their_documents(knowledge):
+    texts = {row["_id"]: row["text"] for row in knowledge.corpus}
+    for query in knowledge.queries:
+        if query["kind"] == "keyword":
+            continue
+        for document in knowledge.grades(query["_id"]):
+            for run in zip(*(re.findall(r"\w+", query["text"].casefold())[n:] for n in range(7)), strict=False):
+                assert " ".join(run) not in " ".join(re.findall(r"\w+", texts[document].casefold())), query
+            stripped = re.sub(r"\W", "", query["text"])
+            if query["lang"] == "zh":
+                runs = {stripped[n : n + 12] for n in range(len(stripped) - 11)}
+                assert not any(run in re.sub(r"\W", "", texts[document]) for run in runs), query
+
+
+def test_every_knowledge_document_is_asked_about(knowledge):
+    answered = Counter(document for _, document, grade in knowledge.qrels if grade == 2)
+    assert {row["_id"] for row in knowledge.corpus} == set(answered)
+    assert max(answered.values()) <= 8
