@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.rules import MOST_TOKENS as _MAX_TOKENS
@@ -138,6 +138,14 @@ class ContextConfig:
     tokenizer: Any = DEFAULT_TOKENIZER
     source_timeout: float | None = 10.0
 
+    if not TYPE_CHECKING:  # a type checker sees the fields
+
+        def __new__(cls, *args: Any, **values: Any) -> ContextConfig:
+            """Refuse names that are no fields with a ConfigError; Python's own TypeError suggests nothing."""
+            if problems := _unknown_names(cls, values):
+                raise ConfigError(problems)
+            return object.__new__(cls)
+
     def __post_init__(self) -> None:
         problems = [f"{name}: {text}" for name, rule in _RULES.items() if (text := rule(getattr(self, name)))]
         weights = (self.recency_weight, self.relevance_weight)
@@ -190,11 +198,8 @@ class ContextConfig:
         """Return a config from a mapping; unknown keys are errors that suggest the nearest name."""
         if not isinstance(values, Mapping):
             raise ConfigError([f"config: expected a mapping of fields, got {shown(values)}"])
-        names = [item.name for item in fields(cls)]
-        problems = []
-        for key in values:
-            if key not in names:
-                problems.append(f"{key}: unknown field{nearest(key, names)}")
+        problems = _unknown_names(cls, values)
+        names = {item.name for item in fields(cls)}
         known = {key: value for key, value in values.items() if key in names}
         try:
             config = cls(**known)
@@ -231,6 +236,12 @@ class ContextConfig:
         """A digest of all fields (16 hex digits), the same in every process; equal configs have equal digests."""
         canonical = json.dumps(_as_floats(self.to_dict()), sort_keys=True)
         return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()
+
+
+def _unknown_names(config: type[ContextConfig], values: Mapping[str, Any]) -> list[str]:
+    """Return a problem for each key that is no field, with the nearest name."""
+    names = [item.name for item in fields(config)]
+    return [f"{key}: unknown field{nearest(key, names)}" for key in values if key not in names]
 
 
 def _as_floats(value: Any) -> Any:

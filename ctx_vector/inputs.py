@@ -60,6 +60,13 @@ def read_inputs(
             raise InputError(f"{name}: expected a str or None, got {type(text).__name__}")
     if state is not None and not isinstance(state, (str, Mapping)):
         raise InputError(f"state: expected a str or a flat mapping, got {type(state).__name__}")
+    if isinstance(state, Mapping):
+        deep = [key for key, value in state.items() if isinstance(value, (Mapping, list, tuple, set, frozenset))]
+        if deep:
+            raise InputError(
+                f"state: {deep[0]!r} holds a {type(state[deep[0]]).__name__}, but state is flat; give one line of text "
+                "for each key, or the whole state as a text"
+            )
     for name, value in (("conversation_history", history), ("custom_packets", custom), ("documents", documents)):
         if value is not None and (isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence)):
             raise InputError(f"{name}: expected a sequence, got {type(value).__name__}; put a single item in a list")

@@ -31,6 +31,9 @@ TYPE_MEMORY: Final = "memory"
 TYPE_AGENT: Final = "agent_output"
 EVIDENCE_TYPES: Final = frozenset({"knowledge", "rag_result", "tool_result", TYPE_AGENT})
 
+#: The roles of the chat APIs.
+ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
+
 #: Reasons a candidate can be dropped for. The set is open: a policy or a layer may add its own.
 DROP_REASONS: Final = (
     "below_floor", "budget", "quota", "duplicate", "superseded", "oversize", "window", "scope", "expired", "empty",
@@ -182,7 +185,8 @@ class ContextPacket:
 class Message:
     """One message of a conversation, in the form of the OpenAI chat API.
 
-    `content` is a str or a list of parts. Raises InputError for a blank role; a role of many lines is rendered on one.
+    `content` is a str or a list of parts. Raises InputError for a blank role, and where the two are swapped; a role of
+    many lines is rendered on one.
     """
 
     content: str | Sequence[Any] | None
@@ -196,6 +200,11 @@ class Message:
     def __post_init__(self) -> None:
         if not isinstance(self.role, str) or not self.role.strip():
             raise InputError(f"message role: expected a name such as 'user' or 'assistant', got {self.role!r}")
+        if isinstance(self.content, str) and self.content in ROLES and self.role not in ROLES:
+            raise InputError(
+                f"message: the content is {self.content!r} and the role {self.role!r:.40}; the content comes first: "
+                f"Message({self.role!r:.40}, {self.content!r})"
+            )
         object.__setattr__(self, "role", clean_text(self.role))
         if isinstance(self.content, str):
             object.__setattr__(self, "content", clean_text(self.content))

@@ -14,7 +14,7 @@ are raised as CtxVectorError, never given as text.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,11 +36,22 @@ def _take(arguments: Mapping[str, Any], action: str, **defaults: Any) -> dict[st
     """Return the arguments of an action with their defaults; InputError for unknown and missing ones."""
     unknown = [key for key in arguments if key not in defaults and key != "action"]
     if unknown:
-        raise InputError(f"{action}: unknown argument {unknown[0]!r}; it takes {', '.join(defaults) or 'none'}")
+        raise InputError(
+            f"{action}: unknown argument {unknown[0]!r}{_meant(unknown[0], defaults)}; it takes "
+            f"{', '.join(defaults) or 'none'}"
+        )
     missing = [key for key, value in defaults.items() if value is _MISSING and arguments.get(key) is None]
     if missing:
         raise InputError(f"{action}: the argument {missing[0]!r} is missing")
     return {key: arguments[key] if arguments.get(key) is not None else value for key, value in defaults.items()}
+
+
+def _meant(given: Any, names: Iterable[str]) -> str:
+    """Return a hint at the name that was probably meant, or "" when none is near."""
+    import difflib  # only wrong input pays for it
+
+    near = difflib.get_close_matches(str(given), list(names), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _paths(value: Any, name: str, *, one: bool = False) -> list[str | os.PathLike[str]]:
@@ -65,7 +76,9 @@ class _Tool:
             raise InputError(f'expected a mapping such as {{"action": "search", "query": ...}}, got {parameters!r:.80}')
         action = parameters.get("action")
         if not isinstance(action, str) or action not in actions:
-            raise InputError(f"action: expected one of {', '.join(actions)}, got {action!r:.80}")
+            raise InputError(
+                f"action: expected one of {', '.join(actions)}, got {action!r:.80}{_meant(action, actions)}"
+            )
         return actions[action](parameters)
 
 
@@ -128,9 +141,10 @@ class MemoryTool(_Tool):
 
     def _search(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         given = _take(arguments, "search", query=_MISSING, limit=10, min_importance=0.3, memory_type=None)
-        hits = self.memory.search(
-            given["query"], given["limit"], min_importance=given["min_importance"], type=given["memory_type"]
-        )
+        kind = given["memory_type"]
+        if kind is not None and not isinstance(kind, (str, list, tuple)):
+            raise InputError(f"memory_type: expected the name of a type or a list of names, got {kind!r:.80}")
+        hits = self.memory.search(given["query"], given["limit"], min_importance=given["min_importance"], type=kind)
         return [hit.to_dict() for hit in hits]
 
     def _update(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,8 +158,11 @@ class MemoryTool(_Tool):
             timestamp=None,
             metadata=None,
         )
+        memory_id = given.pop("memory_id")
+        if all(value is None for value in given.values()):
+            raise InputError(f"update: nothing to change; give one of {', '.join(given)}")
         given["type"] = given.pop("memory_type")
-        return {"memory_id": str(self.memory.update(given.pop("memory_id"), **given).id)}
+        return {"memory_id": str(self.memory.update(memory_id, **given).id)}
 
     def _remove(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         memory_id = _take(arguments, "remove", memory_id=_MISSING)["memory_id"]
@@ -194,8 +211,9 @@ class RAGTool(_Tool):
     """Local knowledge as a tool. The index folder is made when absent; `tool.knowledge` is the KnowledgeBase behind.
 
     Actions: `add_document` (file_path; LoaderError when it cannot be read), `add_text` (text, source, timestamp,
-    metadata), `sync` (paths; `failures` in the answer says which files could not be read, and why), `search` (query,
-    limit=5, min_score=0.3), `remove` (source), `stats`. Scores are calibrated relevance in [0, 1].
+    metadata), `sync` (paths; `failures` in the answer says which files could not be read, and why; InputError when none
+    of the paths is there), `search` (query, limit=5, min_score=0.3), `remove` (source), `stats`. Scores are calibrated
+    relevance in [0, 1].
     """
 
     name = "rag"
@@ -237,8 +255,10 @@ class RAGTool(_Tool):
         return self.knowledge.add_text(**given).to_dict()
 
     def _sync(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        paths = _take(arguments, "sync", paths=_MISSING)["paths"]
-        report = self.knowledge.sync(*_paths(paths, "paths"))
+        paths = _paths(_take(arguments, "sync", paths=_MISSING)["paths"], "paths")
+        if not any(os.path.lexists(path) for path in paths):
+            raise InputError(f"paths: no such file or folder: {', '.join(map(str, paths))}")
+        report = self.knowledge.sync(*paths)
         return {**report.to_dict(), "failures": dict(report.failed)}
 
     def _search(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:

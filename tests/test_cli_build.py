@@ -74,6 +74,12 @@ def test_a_kb_of_the_working_directory_is_used_unless_told_not_to(
     assert "[Evidence]" in good(call("build", QUERY))
     assert "[Evidence]" not in good(call("build", QUERY, *PLAIN))
     assert "choose one" in bad(call("build", QUERY, "--kb", "kb", "--no-kb"), 2)
+    (tmp_path / "kb").unlink()
+    done = call("build", QUERY, "--strategy", "jaccard")
+    assert done.exit_code == 0 and "[Evidence]" not in done.stdout
+    assert done.stderr == (
+        "note: there is no knowledge base in ./kb, so none is used; name one with --kb, or say --no-kb\n"
+    )
 
 
 def test_history_in_every_form(tmp_path: Path):

@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -189,6 +190,14 @@ def test_weak_hits_are_called_so(capsys: pytest.CaptureFixture[str]):
     shown = capsys.readouterr().out
     assert shown.startswith("no close match (all score under 0.1); the nearest passages are:\n\n1. 0.05  a.md:1-3\n")
     assert shown.endswith("   A\ufffd[31m\n   text\n")  # the heading once, and nothing that steers a terminal
+
+    good_one, middling = (replace(hit, score=score) for score in (0.8, 0.1))
+    cli_search.show([good_one, middling, hit, hit], cli_search.Search("q"))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line[:1].isdigit() or line.startswith("no close")]
+    assert lines == [
+        "1. 0.80  a.md:1-3", "2. 0.10  a.md:1-3", "no close match from here on (under 0.1):", "3. 0.05  a.md:1-3",
+        "4. 0.05  a.md:1-3",
+    ]  # fmt: skip
 
 
 def test_hits_fit_the_terminal(kb: Path, monkeypatch: pytest.MonkeyPatch):

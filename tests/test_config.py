@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import pickle
 import subprocess
 import sys
@@ -196,6 +197,19 @@ def test_parts_8k() -> None:
     assert ContextConfig.parts_8k(fill="stop").fill == "stop"
     with pytest.raises(ConfigError, match="fill"):
         ContextConfig.parts_8k(fill="no")
+
+
+def test_a_name_that_is_no_field_is_named_with_the_nearest_one() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ContextConfig(max_token=3, fil="skip", max_tokens=10)  # type: ignore[call-arg]
+    assert caught.value.problems == (
+        "max_token: unknown field; did you mean 'max_tokens'?",
+        "fil: unknown field; did you mean 'fill'?",
+    )
+    with pytest.raises(ConfigError, match=r"colour: unknown field$"):
+        ContextConfig(colour=1)  # type: ignore[call-arg]
+    assert dataclasses.replace(ContextConfig(3), fill="stop") == ContextConfig(max_tokens=3, fill="stop")
+    assert copy.deepcopy(ContextConfig(3)) == ContextConfig(3)
 
 
 def test_to_dict_is_json_and_comes_back() -> None:

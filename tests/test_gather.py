@@ -286,6 +286,13 @@ def test_a_source_is_asked_with_the_request():
     assert request.score_threshold == 0.3
 
 
+@pytest.mark.parametrize("deep", [{"a": 1}, [1], (), {1}, frozenset()])
+def test_a_state_that_is_not_flat_is_refused_by_its_key(deep):
+    with pytest.raises(InputError, match=rf"state: '步骤' holds a {type(deep).__name__}, but state is flat"):
+        ContextBuilder().assemble("q", state={"step": 2, "步骤": deep})
+    assert "[State]\nstep: 2\n步骤: None\n" in ContextBuilder().assemble("q", state={"step": 2, "步骤": None}).text
+
+
 @pytest.mark.parametrize("kind", ["system_instruction", "task_state", "conversation_history"])
 def test_a_source_cannot_be_the_caller(kind):
     with pytest.raises(ConfigError, match=r"sources\[1\].*caller"):

@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+import re
 from datetime import UTC, date, datetime, timedelta, timezone
 from types import MappingProxyType, SimpleNamespace
 
@@ -229,6 +230,16 @@ def test_content_that_is_neither_text_nor_parts_is_refused(content: object) -> N
         message_text(content)
     with pytest.raises(InputError, match="message content"):
         Message(content, "user")
+
+
+@pytest.mark.parametrize("text", ["hi", "你好", "User"])
+@pytest.mark.parametrize("role", ["system", "developer", "user", "assistant", "tool", "function"])
+def test_swapped_arguments_of_a_message_are_noticed(role: str, text: str) -> None:
+    with pytest.raises(InputError, match=re.escape(f"the content comes first: Message({text!r}, {role!r})")):
+        Message(role, text)
+    assert Message(text, role).role == role
+    assert Message(role, "user").text == role  # a message may say the name of a role
+    assert Message(role + ".", text).role == text  # and a role may have any name
 
 
 def test_messages_survive_pickling() -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,15 @@ def test_every_config_field_is_in_the_docstring_or_readme():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for name in ctx_vector.ContextConfig().to_dict():
         assert f"`{name}" in readme, f"{name} is not in the README's table of settings"
+
+
+@pytest.mark.parametrize("name", tables.READMES)
+def test_every_extra_is_documented(name):
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    readme = (ROOT / name).read_text(encoding="utf-8")
+    section = re.search(r"^### (?:Extras|可选组件)\n(.*?)^##", readme, re.M | re.S)
+    assert section, "no section of extras"
+    assert set(re.findall(r"^\| `([\w-]+)` \|", section[1], re.M)) == set(extras)
 
 
 def test_the_wheel_carries_the_cards_and_runs_outside_of_the_checkout(tmp_path):

@@ -95,7 +95,11 @@ def test_an_argument_that_is_none_counts_as_left_out(tool):
     [
         ("search", "expected a mapping"), (None, "expected a mapping"), ([], "expected a mapping"),
         ({}, "action: expected one of add, search, update, remove, forget, consolidate, summary, stats, clear_all"),
-        ({"action": "serach"}, "got 'serach'"), ({"action": ["add"]}, "action: expected"),
+        ({"action": "serach"}, "got 'serach' (did you mean 'search'?)"),
+        ({"action": "search", "query": "x", "memory_type": 3}, "memory_type: expected the name of a type"),
+        ({"action": "add", "contents": "x"}, "add: unknown argument 'contents' (did you mean 'content'?); it takes"),
+        ({"action": "update", "memory_id": "1"}, "nothing to change; give one of content, memory_type, importance"),
+        ({"action": ["add"]}, "action: expected"),
         ({"action": {}}, "action: expected"),
         ({"action": "add"}, "the argument 'content' is missing"), ({"action": "search"}, "'query' is missing"),
         ({"action": "add", "content": "x", "type": "working"}, "unknown argument 'type'; it takes content, memory"),
@@ -210,9 +214,25 @@ def test_a_document_that_is_not_there(rag, tmp_path):
     (tmp_path / "docs" / "noise.bin").write_bytes(bytes(range(256)) * 10)
     with pytest.raises(LoaderError, match=r"noise\.bin"):
         rag.run({"action": "add_document", "file_path": tmp_path / "docs" / "noise.bin"})
-    done = rag.run({"action": "sync", "paths": [str(tmp_path / "gone")]})
+    (tmp_path / "docs" / "tea.md").write_text("# Tea\n\nSteep it for three minutes.\n", encoding="utf-8")
+    done = rag.run({"action": "sync", "paths": [str(tmp_path / "gone"), str(tmp_path / "docs" / "tea.md")]})
     assert done["documents"]["failed"] == len(done["failures"]) == 1
     assert "gone" in next(iter(done["failures"]))
+
+
+def test_a_sync_of_nothing_that_is_there_is_an_error_and_an_empty_knowledge_a_warning(tmp_path, encoder):
+    with RAGTool(tmp_path / "知识", encoder).knowledge as kb:
+        rag = RAGTool(knowledge=kb)
+        with pytest.raises(InputError, match=r"paths: no such file or folder: .*gone.*, .*weg"):
+            rag.run({"action": "sync", "paths": [tmp_path / "gone", str(tmp_path / "weg")]})
+        builder = ContextBuilder(rag_tool=rag, encoder=encoder)
+        (warning,) = builder.assemble("绿茶怎么泡？", now=NOW).warnings
+        assert warning == "nothing is indexed in the knowledge base yet; try: ctx-vector index PATH --kb DIR"
+        assert (
+            not builder.with_config(builder.config.with_(knowledge_limit=0)).assemble("绿茶怎么泡？", now=NOW).warnings
+        )
+        rag.run({"action": "add_text", "text": "泡绿茶时水温不要太高，八十度左右最合适。", "source": "茶"})
+        assert not builder.assemble("绿茶怎么泡？", now=NOW).warnings
 
 
 # -- in a build -------------------------------------------------------------------------------------------------------

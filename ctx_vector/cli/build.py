@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctx_vector.cli.common import DEFAULT_KB, UsageError, held_warnings, open_encoder, open_kb, print_json
+from ctx_vector.cli.common import DEFAULT_KB, UsageError, held_warnings, open_encoder, open_kb, print_json, used_kb
 from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
 from ctx_vector.cli.options import Model, guarded
 
@@ -90,8 +89,7 @@ def build(
     form = "json" if json else format
     if form not in _FORMATS:
         raise UsageError(f"--format: expected one of {', '.join(_FORMATS)}, got {format!r}")
-    if kb is not None and no_kb:
-        raise UsageError("--kb and --no-kb: choose one")
+    folder = used_kb(kb, no_kb)
     changes = {
         "max_tokens": max_tokens,
         "strategy": strategy,
@@ -106,7 +104,6 @@ def build(
         "state": read_state(state),
         "now": now,
     }
-    folder = None if no_kb else kb or (DEFAULT_KB if os.path.exists(os.path.join(DEFAULT_KB, "ctx.sqlite3")) else None)
     with ExitStack() as stack:
         recalls = (memory, user or "default") if memory is not None or user is not None else None
         builder = _builder(stack, chosen, folder, model, recalls)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ctx_vector.adapters.openai import DEFAULT_URL
-from ctx_vector.cli.common import DEFAULT_KB, UsageError, note, open_encoder, open_kb, out, print_json
+from ctx_vector.cli.common import DEFAULT_KB, UsageError, note, open_encoder, open_kb, out, print_json, used_kb
 from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
 from ctx_vector.cli.options import guarded
 from ctx_vector.cli.text import BOLD, plain, style
@@ -79,13 +78,11 @@ def chat(
     """
     if json and once is None:
         raise UsageError("--json: only with --once")
-    if kb is not None and no_kb:
-        raise UsageError("--kb and --no-kb: choose one")
     from ctx_vector.adapters.openai import OpenAIChat
     from ctx_vector.cli.inputs import text_argument
 
     question = text_argument(once, "--once")
-    folder = None if no_kb else kb or (DEFAULT_KB if os.path.exists(os.path.join(DEFAULT_KB, "ctx.sqlite3")) else None)
+    folder = used_kb(kb, no_kb)
     with ExitStack() as stack:
         llm = OpenAIChat(base_url, model, api_key, timeout)
         stack.callback(llm.close)

@@ -221,6 +221,21 @@ def open_kb(folder: str | Path, model: str | None = None, *, create: bool = Fals
     return KnowledgeBase(folder, open_encoder(wanted), create=create)
 
 
+def used_kb(kb: str | None, no_kb: bool) -> str | None:
+    """Return the folder of the knowledge base to use: the one named, else the default one if it is there.
+
+    That there is none is said on stderr, unless `no_kb` asks for it. Raises UsageError when both are given.
+    """
+    if kb is not None and no_kb:
+        raise UsageError("--kb and --no-kb: choose one")
+    if kb is not None or no_kb:
+        return kb
+    if os.path.exists(os.path.join(DEFAULT_KB, "ctx.sqlite3")):
+        return DEFAULT_KB
+    note(f"note: there is no knowledge base in ./{DEFAULT_KB}, so none is used; name one with --kb, or say --no-kb")
+    return None
+
+
 def own_model(kb: KnowledgeBase) -> str | None:
     """Return the name of the model behind a knowledge base if it is one of the known ones."""
     from ctx_vector.model_store import cards

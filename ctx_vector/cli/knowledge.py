@@ -42,7 +42,9 @@ def index(
     kb: Kb = DEFAULT_KB,
     model: Model = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be done and how long.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Stay, and index again whenever a file changes.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Stay, and index again whenever a file changes (extra: watch).")
+    ] = False,
     max_file_size: Annotated[
         str, typer.Option("--max-file-size", metavar="SIZE", help="Skip larger files: bytes, or 500kB, 20MB, 1GB.")
     ] = "20MB",

@@ -151,6 +151,8 @@ def show(hits: Sequence[Hit], asked: Search) -> None:
     for number, hit in enumerate(hits, 1):
         if number > 1:
             out()
+            if hit.score < WEAK <= hits[number - 2].score:
+                out(f"no close match from here on (under {WEAK:g}):\n")
         _show_hit(number, hit, room)
 
 
