@@ -14,7 +14,7 @@ are raised as CtxVectorError, never given as text.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +24,7 @@ from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.memory import Memory
 from ctx_vector.memory_hits import MemoryHit, with_ours
 from ctx_vector.packets import Candidate, ContextPacket
+from ctx_vector.rules import nearest
 
 if TYPE_CHECKING:
     from ctx_vector.hits import Hit
@@ -37,21 +38,13 @@ def _take(arguments: Mapping[str, Any], action: str, **defaults: Any) -> dict[st
     unknown = [key for key in arguments if key not in defaults and key != "action"]
     if unknown:
         raise InputError(
-            f"{action}: unknown argument {unknown[0]!r}{_meant(unknown[0], defaults)}; it takes "
-            f"{', '.join(defaults) or 'none'}"
+            f"{action}: unknown argument {unknown[0]!r}; it takes {', '.join(defaults) or 'none'}"
+            f"{nearest(unknown[0], defaults)}"
         )
     missing = [key for key, value in defaults.items() if value is _MISSING and arguments.get(key) is None]
     if missing:
         raise InputError(f"{action}: the argument {missing[0]!r} is missing")
     return {key: arguments[key] if arguments.get(key) is not None else value for key, value in defaults.items()}
-
-
-def _meant(given: Any, names: Iterable[str]) -> str:
-    """Return a hint at the name that was probably meant, or "" when none is near."""
-    import difflib  # only wrong input pays for it
-
-    near = difflib.get_close_matches(str(given), list(names), 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
 
 
 def _paths(value: Any, name: str, *, one: bool = False) -> list[str | os.PathLike[str]]:
@@ -77,7 +70,7 @@ class _Tool:
         action = parameters.get("action")
         if not isinstance(action, str) or action not in actions:
             raise InputError(
-                f"action: expected one of {', '.join(actions)}, got {action!r:.80}{_meant(action, actions)}"
+                f"action: expected one of {', '.join(actions)}, got {action!r:.80}{nearest(action, actions)}"
             )
         return actions[action](parameters)
 

@@ -95,9 +95,9 @@ def test_an_argument_that_is_none_counts_as_left_out(tool):
     [
         ("search", "expected a mapping"), (None, "expected a mapping"), ([], "expected a mapping"),
         ({}, "action: expected one of add, search, update, remove, forget, consolidate, summary, stats, clear_all"),
-        ({"action": "serach"}, "got 'serach' (did you mean 'search'?)"),
+        ({"action": "serach"}, "got 'serach'; did you mean 'search'?"),
         ({"action": "search", "query": "x", "memory_type": 3}, "memory_type: expected the name of a type"),
-        ({"action": "add", "contents": "x"}, "add: unknown argument 'contents' (did you mean 'content'?); it takes"),
+        ({"action": "add", "contents": "x"}, "metadata; did you mean 'content'?"),
         ({"action": "update", "memory_id": "1"}, "nothing to change; give one of content, memory_type, importance"),
         ({"action": ["add"]}, "action: expected"),
         ({"action": {}}, "action: expected"),
