@@ -233,7 +233,8 @@ class ContextBuilder:
         layout, filler, placer, warnings = self._fill(ranked, history, template, trace)
         text, messages, text_tokens, message_tokens = self._prove(layout, filler, placer, config)
         mark = timed("select", mark)
-        if trace.facts.get("knowledge_version") == 0 and config.knowledge_limit:
+        meta = self._meta(trace, history, template)
+        if meta["knowledge_version"] == 0 and config.knowledge_limit:
             warnings.append("nothing is indexed in the knowledge base yet; try: ctx-vector index PATH --kb DIR")
         built = make_record(
             query=trace.query,
@@ -248,7 +249,7 @@ class ContextBuilder:
             messages=messages,
             sizes=(text_tokens, message_tokens),
             warnings=warnings,
-            meta=self._meta(trace, history, template),
+            meta=meta,
             model_max_tokens=trace.model_max_tokens,
             trace=trace,
         )
