@@ -11,7 +11,6 @@ Each is measured as it will stand in the text, marker and escapes included; what
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ctx_vector.escaping import normalise
 from ctx_vector.scoring import bm25
+from ctx_vector.sentences import sentences
 from ctx_vector.stages import Summarizer, TokenCounter
 
 if TYPE_CHECKING:
@@ -26,56 +26,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ctx_vector.compress")
 
-# a sentence ends at a line break, after a full stop of an unspaced script, or after . ! ? before white space
-_SENTENCE = re.compile(r"[^\n。！？；.!?]*(?:[。！？；]+[」』”’）)]*|[.!?]+[\"'”’)\]]*(?=\s|\Z)|[.!?]|\n+|\Z)\s*")
-
-_FENCE = re.compile(r"^(```|~~~)[^\n]*\n(?:[^\n]*\n)*?\1[^\n]*(?:\n\s*|\Z)", re.M)
-_MARKER = re.compile(r"[-*+>|#]|\d+[.)]|```|~~~")
-_STOPS: Final = frozenset(".!?。！？；:：")
-_WRAPPED_FROM: Final = 60
-
 #: The least tokens that must remain for an item to be shortened into them.
 LEAST_ROOM_EVIDENCE: Final = 100
 LEAST_ROOM: Final = 50
 _MOST_SENTENCES: Final = 2_000
-
-
-def sentences(text: str) -> list[str]:
-    r"""Split a text into sentences that join to the text again.
-
-    Lines end a sentence, but not where prose was wrapped at 60 columns or more. A fenced block is one sentence.
-
-    >>> sentences("One. Two!\n三。四")
-    ['One. ', 'Two!\n', '三。', '四']
-    """
-    parts: list[str] = []
-    start = 0
-    for fence in _FENCE.finditer(text):
-        parts += _prose(text[start : fence.start()])
-        parts.append(fence.group())
-        start = fence.end()
-    return parts + _prose(text[start:])
-
-
-def _prose(text: str) -> list[str]:
-    parts: list[str] = []
-    start = 0
-    for match in _SENTENCE.finditer(text):
-        end = match.end()
-        # a stop with no white space after it was none: a number, a file name
-        if end > start and (end == len(text) or text[end - 1] not in ".!?") and not _wrapped(text, start, end):
-            parts.append(text[start:end])
-            start = end
-    return parts
-
-
-def _wrapped(text: str, start: int, end: int) -> bool:
-    """Tell whether the line that ends before `end` goes on in the next one."""
-    at = text.rfind("\n", start, end)
-    if at < 0 or text[at + 1 : end].strip(" \t") or end == len(text) or text[max(start, at - 1)] == "\n":
-        return False
-    line = text[max(start, text.rfind("\n", start, at) + 1) : at].rstrip()
-    return len(line) >= _WRAPPED_FROM and line[-1] not in _STOPS and not _MARKER.match(text, end)
 
 
 Short: TypeAlias = tuple[str, str] | None  # a short body and how it was made, or nothing

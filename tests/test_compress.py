@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from pipeline_help import NOW, STEADY, HashEncoder, build, chaos, check, cleaned, plain, tokens
 
 from ctx_vector import ContextBuilder, ContextPacket, TokenCounter
-from ctx_vector.compress import Shortener, sentences
+from ctx_vector.compress import Shortener
 from ctx_vector.escaping import normalise
+from ctx_vector.sentences import sentences
 
 COUNTER = TokenCounter()
 MARKER = "[... Content compressed ...]"

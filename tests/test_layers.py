@@ -33,12 +33,13 @@ LAYERS = {
         memory memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",
     "leaves": """
         scoring recency calibration calibration_measure
-        chunking packing text_cut
+        chunking packing text_cut sentences
+        tool_schemas schema_levels
         loaders formats documents file_walk ignore_rules
         encoders onnx_encoder unigram encoding_cache
         model_store model_files model_sources e5_format onnx_export tokenizer_files
         index store""",
-    "vocabulary": "config sources rules tokens escaping stages packets errors",
+    "vocabulary": "config sources rules tokens escaping json_text stages packets errors",
 }
 PACKAGE = Path(__file__).resolve().parent.parent / "ctx_vector"
 ROW = {module: row for row, modules in enumerate(LAYERS.values()) for module in modules.split()}

@@ -1,0 +1,413 @@
+"""Ever shorter forms of one tool: its description, and the JSON Schema of its parameters.
+
+`shorter(description, parameters)` goes through LEVELS in their order; each starts from what the one before left:
+
+    examples                `example`, `examples`; in descriptions, what an "e.g." or 例如 begins; white space
+    description             the tool's own description, from its end, down to its first sentence
+    parameter descriptions  those of parameters, to their first sentence
+    optional descriptions   those of optional parameters go
+    annotations             title, default, deprecated, $comment, $schema, x-...; definitions nothing refers to
+    optional details        what bounds the value of an optional parameter: format, pattern, minimum, ...
+    optional parameters     the optional parameters
+    names and types         all descriptions of parameters; a tool's description of over 200 characters is cut
+
+Never lost: required parameters at any depth with their types, enums and constants, `additionalProperties`, the
+definitions that are referred to. A schema that was valid stays valid, and a call with required parameters only that
+satisfied it satisfies what is left: inside `oneOf`, `not` and `if`, where less can mean more, no bound is taken away.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import unquote
+
+from ctx_vector.sentences import sentences
+from ctx_vector.text_cut import whole_characters
+
+LEVELS: Final = (
+    "full", "examples", "description", "parameter descriptions", "optional descriptions", "annotations",
+    "optional details", "optional parameters", "names and types",
+)  # fmt: skip
+#: Levels up to here take away words only; the ones after it also what a call may contain.
+LAST_OF_WORDS: Final = "annotations"
+
+Schema = dict[str, Any]
+# (a copy of the schema object, is it under an optional parameter, names that are required here, may bounds go) -> it
+Edit = Callable[[Schema, bool, frozenset[str], bool], Schema]
+
+_LONGEST_SENTENCE: Final = 200
+_MOST_STEPS: Final = 8
+
+_SAME_PLACE: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
+_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
+_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
+_SINGLE: Final = (
+    "items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "contains",
+    "propertyNames", "not", "if", "then", "else", "contentSchema",
+)  # fmt: skip
+_DEFINITIONS: Final = ("$defs", "definitions")
+_CHOICES: Final = ("oneOf", "not", "if", "contains")
+
+_EXAMPLES: Final = ("example", "examples")
+_ANNOTATIONS: Final = ("title", "default", "deprecated", "readOnly", "writeOnly", "$comment", "$schema")
+_KEPT_DETAILS: Final = frozenset(
+    {*_MAPS, *_LISTS, *_SINGLE, "type", "enum", "const", "required", "dependentRequired", "nullable", "$ref", "$id",
+     "$anchor", "$dynamicRef", "$dynamicAnchor", "minContains", "maxContains"}
+)  # fmt: skip
+#: Beside these keywords, what a property is for cannot be seen from `required` alone: no property goes.
+_ENTANGLED: Final = frozenset(
+    {*_SAME_PLACE, "patternProperties", "propertyNames", "minProperties", "dependentRequired", "unevaluatedProperties"}
+)
+
+
+def shorter(description: str, parameters: Schema) -> Iterator[tuple[str, str, Schema]]:
+    """Yield (level, description, parameters), each derived from the one before; some change nothing."""
+    frozen = _uses(parameters, _CHOICES)
+    refs = _refs(parameters)
+    simple = all(_is_simple(ref) for ref in refs)
+
+    def edited(edit: Edit) -> Schema:
+        result: Schema = _mapped(parameters, edit, frozen=frozen)
+        return result
+
+    description = without_examples(description)
+    parameters = edited(_no_examples)
+    yield "examples", description, parameters
+    for fewer in list(_fewer_sentences(description)):
+        description = fewer
+        yield "description", description, parameters
+    parameters = edited(_short_descriptions)
+    yield "parameter descriptions", description, parameters
+    parameters = edited(_no_optional_descriptions)
+    yield "optional descriptions", description, parameters
+    parameters = edited(_no_annotations)
+    if simple:
+        parameters = _used_definitions(parameters)
+    yield "annotations", description, parameters
+    parameters = edited(_no_optional_details)
+    yield "optional details", description, parameters
+    if simple:
+        parameters = _used_definitions(edited(_no_optional_parameters))
+        yield "optional parameters", description, parameters
+    parameters = edited(_no_descriptions)
+    yield "names and types", _clipped(description), parameters
+
+
+# -- walking a schema -------------------------------------------------------------------------------------------------
+
+
+def _mapped(
+    schema: Any,
+    edit: Edit,
+    *,
+    optional: bool = False,
+    needed: frozenset[str] = frozenset(),
+    frozen: bool = False,
+    bounds: bool = True,
+) -> Any:
+    """Return a copy of a schema with `edit` done to every schema object in it, from the outside to the inside.
+
+    `needed` are names that are required around it, at the same place of the value; `frozen` says that definitions may
+    be used where bounds must stay.
+    """
+    if not isinstance(schema, dict):
+        return schema
+    needed = needed | _required(schema)
+    node = edit(dict(schema), optional, needed, bounds)
+
+    def inner(key: str, value: Any, optional: bool) -> Any:
+        around = needed if key in _SAME_PLACE else frozenset[str]()
+        stay = bounds and key not in _CHOICES and not (frozen and key in _DEFINITIONS)
+        return _mapped(value, edit, optional=optional, needed=around, frozen=frozen, bounds=stay)
+
+    for key, value in node.items():
+        if key in _MAPS and isinstance(value, dict):
+            node[key] = {
+                name: inner(key, item, key not in _DEFINITIONS and (optional or _is_optional(key, name, needed)))
+                for name, item in value.items()
+            }
+        elif key in _LISTS and isinstance(value, list):
+            node[key] = [inner(key, item, optional) for item in value]
+        elif key in _SINGLE:
+            node[key] = inner(key, value, optional)
+    return node
+
+
+def _is_optional(key: str, name: str, needed: frozenset[str]) -> bool:
+    return key in ("properties", "patternProperties") and name not in needed
+
+
+def _required(schema: Any) -> frozenset[str]:
+    """Return the names that a schema requires of its value, in any of its branches."""
+    if not isinstance(schema, dict):
+        return frozenset()
+    listed = schema.get("required")
+    names = {name for name in listed if isinstance(name, str)} if isinstance(listed, list) else set()
+    for value in _values(schema.get("dependentRequired")) + _values(schema.get("dependencies")):
+        names.update(value if isinstance(value, list) else ())
+    for key in _SAME_PLACE:
+        value = schema.get(key)
+        branches = value if isinstance(value, list) else _values(value) if key in _MAPS else [value]
+        for branch in branches:
+            names |= _required(branch)
+    return frozenset(names)
+
+
+def _values(mapping: Any) -> list[Any]:
+    return list(mapping.values()) if isinstance(mapping, dict) else []
+
+
+def subschemas(schema: Any) -> Iterator[Schema]:
+    """Yield every schema object in a schema, itself first."""
+    found: list[Schema] = []
+
+    def note(node: Schema, *_: object) -> Schema:
+        found.append(node)
+        return node
+
+    _mapped(schema, note)
+    yield from found
+
+
+def arranged(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
+    """Return a copy of a schema with `change` done to every schema object in it."""
+    result: Schema = _mapped(schema, lambda node, *_: change(node))
+    return result
+
+
+def _uses(schema: Schema, keys: tuple[str, ...]) -> bool:
+    return any(key in node for node in subschemas(schema) for key in keys)
+
+
+# -- references -------------------------------------------------------------------------------------------------------
+
+
+def _refs(schema: Schema) -> set[str]:
+    return {
+        node[key] for node in subschemas(schema) for key in ("$ref", "$dynamicRef") if isinstance(node.get(key), str)
+    }
+
+
+def _is_simple(ref: str) -> bool:
+    """Tell whether a reference leads to the whole schema, to one of its definitions, or out of it."""
+    return ref == "#" or not ref.startswith("#") or _definition(ref) is not None
+
+
+def _definition(ref: str) -> tuple[str, str] | None:
+    """Return (keyword, name) of the definition that a reference names, and None when it leads elsewhere."""
+    parts = pointer(ref)
+    if parts is not None and len(parts) == 2 and parts[0] in _DEFINITIONS:
+        return parts[0], parts[1]
+    return None
+
+
+def pointer(ref: str) -> list[str] | None:
+    """Return the steps of a reference within the schema, and None when it is no JSON pointer.
+
+    >>> pointer("#/$defs/a~1b")
+    ['$defs', 'a/b']
+    """
+    if ref != "#" and not ref.startswith("#/"):
+        return None
+    return [unquote(part).replace("~1", "/").replace("~0", "~") for part in ref.split("/")[1:]]
+
+
+def _used_definitions(schema: Schema) -> Schema:
+    """Return the schema without definitions that nothing refers to, directly or by others."""
+    if not any(key in schema for key in _DEFINITIONS):
+        return schema
+    if any(key in node for node in subschemas(schema) for key in ("$id", "$anchor", "$dynamicAnchor")):
+        return schema
+    trunk = {key: value for key, value in schema.items() if key not in _DEFINITIONS}
+    used: set[tuple[str, str]] = set()
+    waiting = [trunk]
+    while waiting:
+        for ref in _refs(waiting.pop()):
+            found = _definition(ref)
+            if found is not None and found not in used:
+                used.add(found)
+                target = schema.get(found[0], {}).get(found[1])
+                waiting += [target] if isinstance(target, dict) else []
+    result = {}
+    for key, value in schema.items():
+        if key in _DEFINITIONS and isinstance(value, dict):
+            value = {name: item for name, item in value.items() if (key, name) in used}
+            if not value:
+                continue
+        result[key] = value
+    return result
+
+
+# -- the edits --------------------------------------------------------------------------------------------------------
+
+
+def _described(node: Schema, change: Callable[[str], str]) -> Schema:
+    if isinstance(node.get("description"), str):
+        node["description"] = change(node["description"])
+        if not node["description"].strip():
+            del node["description"]
+    return node
+
+
+def _without(node: Schema, keys: tuple[str, ...]) -> Schema:
+    return {key: value for key, value in node.items() if key not in keys}
+
+
+def _no_examples(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
+    return _described(_without(node, _EXAMPLES), without_examples)
+
+
+def _short_descriptions(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
+    return _described(node, lambda text: _clipped(first_sentence(text)))
+
+
+def _no_optional_descriptions(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
+    return _without(node, ("description",)) if optional else node
+
+
+def _no_annotations(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
+    gone: tuple[str, ...] = _ANNOTATIONS
+    if isinstance(node.get("items"), list):  # an older dialect, which has to be named
+        gone = tuple(key for key in gone if key != "$schema")
+    return {key: value for key, value in node.items() if key not in gone and not key.startswith("x-")}
+
+
+def _no_optional_details(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
+    return {key: value for key, value in node.items() if key in _KEPT_DETAILS} if optional and bounds else node
+
+
+def _no_optional_parameters(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
+    properties = node.get("properties")
+    entangled = not _ENTANGLED.isdisjoint(node) or isinstance(node.get("additionalProperties"), dict)
+    if bounds and isinstance(properties, dict) and not entangled:
+        node["properties"] = {name: value for name, value in properties.items() if name in needed}
+    return node
+
+
+def _no_descriptions(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
+    return _without(node, ("description",))
+
+
+# -- texts ------------------------------------------------------------------------------------------------------------
+
+_MARK: Final = r"(?:e\.\s?g\.|for example\b|for instance\b|examples?\s*[:：]|例如|比如|譬如|示例|举例|例[:：])"
+_EXAMPLE_START = re.compile(rf"[\W_]*(?:{_MARK}|(?:usage )?examples?\s*(?:\([^()\n]*\))?\s*(?:[:：]|$))", re.I)
+# the look-behinds keep a search linear where blanks pile up
+_IN_PARENTHESES = re.compile(rf"(?<![ \t])[ \t]*+[(（]\s*+{_MARK}[^()（）]*+[)）]", re.I)
+_TAG = re.compile(r"<(/?)examples?>\s*+", re.I)
+_IN_CLAUSE = re.compile(rf"(?<![ \t])[ \t]*+[,;，；、:：—–-]\s*+{_MARK}", re.I)
+_STOP_AT_END = re.compile(r"[.。!！?？]*\s*\Z")
+_LISTED = re.compile(r"[ \t]*(?:[-*+>•|]|\d+[.)、]|```|~~~)")
+_BLANKS = re.compile(r"[ \t\u3000]+")
+_BLANK_LINES = re.compile(r"\n\s*\n\s*")
+_ABBREVIATION = re.compile(r"\b(e\.\s?g|i\.\s?e|vs|cf)\.", re.I)
+_HIDDEN_STOP: Final = "\ue000"
+
+
+def whole_sentences(text: str) -> list[str]:
+    """Return the sentences of a text, as `sentences` has them, but none ends after "e.g." or "i.e."."""
+    if _HIDDEN_STOP in text:
+        return sentences(text)
+    hidden = _ABBREVIATION.sub(rf"\1{_HIDDEN_STOP}", text)
+    return [part.replace(_HIDDEN_STOP, ".") for part in sentences(hidden)]
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence that says something.
+
+    >>> first_sentence("Reads a file, e.g. a log. Fails for folders.")
+    'Reads a file, e.g. a log.'
+    """
+    return next((part.strip() for part in whole_sentences(text) if part.strip()), "")
+
+
+def without_examples(text: str) -> str:
+    """Return a description without its examples and with single blanks; the text itself when nothing else is in it.
+
+    >>> without_examples("The city, e.g. Berlin. Required. For example: Rome.")
+    'The city. Required.'
+    """
+    kept: list[str] = []
+    skipping = False  # the lines of a list that an example heading opened
+    before = ""
+    for part in whole_sentences(_outside_tags(text)):
+        indented, before = before.endswith("  "), part
+        if _EXAMPLE_START.match(part):
+            skipping = part.rstrip().endswith((":", "："))
+            continue
+        if skipping and (indented or _LISTED.match(part) or not part.strip()):
+            continue
+        skipping = False
+        kept.append(_without_clause(_IN_PARENTHESES.sub("", part)))
+    rest = _tidy("".join(kept))
+    return rest or _tidy(text)
+
+
+def _outside_tags(text: str) -> str:
+    """Return a text without what stands between <example> and </example>."""
+    kept: list[str] = []
+    done, opened = 0, -1
+    for tag in _TAG.finditer(text):
+        if not tag.group(1):
+            opened = tag.start() if opened < 0 else opened
+        elif opened >= 0:
+            kept.append(text[done:opened])
+            done, opened = tag.end(), -1
+    return "".join(kept) + text[done:]
+
+
+def _without_clause(sentence: str) -> str:
+    found = _IN_CLAUSE.search(sentence)
+    if not found or not sentence[: found.start()].strip():
+        return sentence
+    end = _STOP_AT_END.search(sentence, found.end())
+    return sentence[: found.start()] + (end.group() if end else "")
+
+
+def _tidy(text: str) -> str:
+    lines = (_BLANKS.sub(" ", line).strip() for line in text.strip().split("\n"))
+    return _BLANK_LINES.sub("\n\n", "\n".join(lines)).strip()
+
+
+def _fewer_sentences(text: str) -> Iterator[str]:
+    """Yield the text with ever fewer sentences, in at most 8 steps, down to the first."""
+    parts = whole_sentences(text)
+    counts = {round(len(parts) * step / _MOST_STEPS) for step in range(_MOST_STEPS)} | {1}
+    for count in sorted(counts, reverse=True):
+        if 0 < count < len(parts):
+            yield "".join(parts[:count]).strip()
+    if (first := first_sentence(text)) != text:
+        yield first
+
+
+def _clipped(text: str) -> str:
+    """Return at most 200 characters of a text, cut at a blank where there is one near, and marked."""
+    if len(text) <= _LONGEST_SENTENCE:
+        return text
+    at = whole_characters(text, 0, _LONGEST_SENTENCE - 1)
+    blank = text.rfind(" ", at * 2 // 3, at)
+    return text[: blank if blank > 0 else at].rstrip() + "…"
+
+
+def problems_of(parameters: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what is wrong with the schema of parameters: its type, and references that lead nowhere."""
+    kind = parameters.get("type")
+    if kind != "object":
+        yield f'expected a JSON Schema with "type": "object", got type {kind!r}'
+    for ref in sorted(_refs(dict(parameters))):
+        steps = pointer(ref)
+        if steps is not None and not _leads(parameters, steps):
+            yield f"$ref {ref!r:.80} leads nowhere; put what it names under $defs"
+
+
+def _leads(value: Any, steps: list[str]) -> bool:
+    for step in steps:
+        if isinstance(value, Mapping) and step in value:
+            value = value[step]
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return False
+    return isinstance(value, (Mapping, bool))
