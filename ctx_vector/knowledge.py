@@ -290,6 +290,15 @@ class KnowledgeBase:
         ]
         return sorted(hits, key=rank)[:limit]
 
+    def superseded(self) -> dict[str, str]:
+        """Return the sources of documents of which a newer version is there, each with a line that says which.
+
+        Versions of one document have the same ``metadata["document_id"]`` (or ``document``), and are compared as
+        `versions.version_key` does.
+        """
+        with self._store.read() as conn:
+            return self._current(conn).superseded(conn)
+
     def versions(self) -> list[Version]:
         """Return the versions that are kept, oldest first."""
         with self._store.read() as conn:

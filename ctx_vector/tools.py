@@ -268,23 +268,39 @@ class RAGTool(_Tool):
         return {"removed": source, "version": self.knowledge.remove(source)}
 
     def candidates(
-        self, query: str, *, now: datetime, encoder: Encoder, limit: int, min_score: float
+        self,
+        query: str,
+        *,
+        now: datetime,
+        encoder: Encoder,
+        limit: int,
+        min_score: float,
+        filter: Mapping[str, Any] | None = None,
     ) -> Sequence[Candidate]:
         """Return search results as candidates with their vectors, for the builder (see `ContextBuilder`).
 
         `encoder` is the builder's: when it is the one of the index, its cached query vector and the stored vectors of
-        the passages serve, and nothing is encoded twice.
+        the passages serve, and nothing is encoded twice. Passages of a document that has a newer version do not count
+        to `limit`, and come with the reason `superseded`.
         """
         own = encoder.fingerprint == self.knowledge.encoder.fingerprint
-        if own:
-            vector = encoder.encode_queries([query])[0]
-            hits = self.knowledge.search_vector(query, vector, limit, min_score, now=now)
-        else:
-            hits = self.knowledge.search(query, limit, min_score, now=now)
-        return [_candidate(hit, with_vector=own) for hit in hits]
+        vector = (encoder if own else self.knowledge.encoder).encode_queries([query])[0] if query.strip() else None
+        if vector is None:
+            return []
+        old = self.knowledge.superseded()
+        wanted = limit
+        while True:
+            hits = self.knowledge.search_vector(query, vector, wanted, min_score, filter, now=now)
+            missing = limit - sum(hit.source not in old for hit in hits)
+            if missing <= 0 or len(hits) < wanted:
+                break
+            wanted += max(missing, wanted)  # doubling: a few searches, however many old passages there are
+        current = [hit for hit in hits if hit.source not in old][:limit]
+        last = len(hits) if len(current) < limit else hits.index(current[-1]) + 1
+        return [_candidate(hit, with_vector=own, why=old.get(hit.source, "")) for hit in hits[:last]]
 
 
-def _candidate(hit: Hit, *, with_vector: bool) -> Candidate:
+def _candidate(hit: Hit, *, with_vector: bool, why: str = "") -> Candidate:
     ours = {
         "id": hit.id,
         "source": hit.source,
@@ -294,4 +310,6 @@ def _candidate(hit: Hit, *, with_vector: bool) -> Candidate:
     }
     packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, ours))
     vectors = hit.vector[None, :] if with_vector else None
-    return Candidate(packet, "knowledge", vectors=vectors, known={"cosine": hit.score} if with_vector else {})
+    known = {"cosine": hit.score} if with_vector else {}
+    reason = "superseded" if why else ""
+    return Candidate(packet, "knowledge", vectors=vectors, known=known, reason=reason, detail=why)

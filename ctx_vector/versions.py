@@ -8,7 +8,7 @@ before the first digit (`v2`, `版本2`) does not count. Without a version is ol
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -37,12 +37,17 @@ def version_key(value: Any) -> tuple[tuple[int, int, str], ...]:
         if part.isdigit() and part.isascii():
             found.append((2, int(part[:_MOST_DIGITS]), ""))
         elif part in _EARLIER:
-            found.append((-1, 0, part))
+            _without_zeros(found).append((-1, 0, part))
         elif part not in _SEPARATORS and (found or not any(char.isdigit() for char in text)):
-            found.append((1, 0, part))
-    while found and found[-1] == (2, 0, ""):
-        found.pop()
-    return (*found, *_END)
+            _without_zeros(found).append((1, 0, part))
+    return (*_without_zeros(found), *_END)
+
+
+def _without_zeros(parts: list[tuple[int, int, str]]) -> list[tuple[int, int, str]]:
+    """Take zeros off the end: 2.0 is 2, and 2.0-rc1 comes before both."""
+    while parts and parts[-1] == (2, 0, ""):
+        parts.pop()
+    return parts
 
 
 def _date_parts(text: str) -> str:
@@ -65,17 +70,17 @@ def supersede(candidates: Sequence[Candidate]) -> list[Candidate]:
 
     Two candidates are of one document when they have the same ``metadata["document_id"]`` (or ``document``); without
     one, when they have a version, the same source and the same ``metadata["source"]``. One without a version is older
-    than one with, if they share a document_id. What is dropped for another reason than `expired`, and what the caller
-    gave as custom packets, is left alone.
+    than one with, if they share a document_id. What has expired still takes the place of what is older; what is dropped
+    for another reason, and what the caller gave as custom packets, is left alone.
     """
     groups: dict[tuple[str, ...], list[int]] = {}
     for at, candidate in enumerate(candidates):
         meta = candidate.packet.meta
-        document = next((meta[name] for name in ("document_id", "document") if meta.get(name) is not None), None)
-        if candidate.source == "custom" or candidate.reason not in ("", "expired"):
+        document = document_of(meta)
+        if candidate.source == "custom" or candidate.reason not in ("", "expired", "superseded"):
             continue
         if document is not None:
-            groups.setdefault((str(document),), []).append(at)
+            groups.setdefault((document,), []).append(at)
         elif meta.get("version") is not None:
             groups.setdefault((candidate.source, str(meta.get("source", ""))), []).append(at)
     found = list(candidates)
@@ -84,10 +89,18 @@ def supersede(candidates: Sequence[Candidate]) -> list[Candidate]:
         newest = max(group, key=lambda at: keys[at])
         for at in group:
             if keys[at] < keys[newest] and not found[at].reason:
-                found[at] = replace(found[at], reason="superseded", detail=_why(found[at], found[newest]))
+                why = newer(found[at].packet.meta, found[newest].packet.meta)
+                found[at] = replace(found[at], reason="superseded", detail=why)
     return found
 
 
-def _why(old: Candidate, new: Candidate) -> str:
-    versions = [" ".join(str(item.packet.meta.get("version", "none")).split())[:60] for item in (old, new)]
+def document_of(metadata: Mapping[str, Any]) -> str | None:
+    """Return which document this is, whatever its version: ``document_id`` or ``document``, as text."""
+    given = next((metadata[name] for name in ("document_id", "document") if metadata.get(name) is not None), None)
+    return None if given is None else str(given)
+
+
+def newer(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return the line that says why the old version is left out."""
+    versions = [" ".join(str(meta.get("version", "none")).split())[:60] for meta in (old, new)]
     return f"version {versions[0]}; version {versions[1]} is there"

@@ -26,6 +26,7 @@ from ctx_vector import catalog
 from ctx_vector.errors import StoreError
 from ctx_vector.index import FlatIndex, GraphIndex, TailedIndex, file_digest, open_index, save_index
 from ctx_vector.store import Store, file_lock, get_meta
+from ctx_vector.versions import document_of, newer, version_key
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -113,6 +114,24 @@ class View:
             facts = {row[0]: DocumentFacts(row[1], catalog.moment(row[2]), json.loads(row[3])) for row in rows}
             self._facts["documents"] = facts
         return facts
+
+    def superseded(self, conn: sqlite3.Connection) -> dict[str, str]:
+        """Return the sources of documents of which a newer version is live, and which; worked out once a view."""
+        known: dict[str, str] | None = self._facts.get("superseded")
+        if known is None:
+            groups: dict[str, list[DocumentFacts]] = {}
+            for facts in self.facts(conn).values():
+                if (document := document_of(facts.metadata)) is not None:
+                    groups.setdefault(document, []).append(facts)
+            known = {}
+            for group in groups.values():
+                newest = max(group, key=lambda facts: version_key(facts.metadata.get("version")))
+                top = version_key(newest.metadata.get("version"))
+                for facts in group:
+                    if version_key(facts.metadata.get("version")) < top:
+                        known[facts.source] = newer(facts.metadata, newest.metadata)
+            self._facts["superseded"] = known
+        return known
 
 
 @dataclass(frozen=True, slots=True)

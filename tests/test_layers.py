@@ -26,7 +26,8 @@ LAYERS = {
     "assembly": "builder audit",
     "pipeline": """
         trace
-        inputs record live_sources versions gather history ranking placing select compress structure layout""",
+        live_sources
+        inputs record gather history ranking placing select compress structure layout""",
     "what the stages stand on": """
         tools trim summary source_loaders
         knowledge sync staging sync_report upkeep views hits filters catalog
@@ -35,6 +36,7 @@ LAYERS = {
         scoring recency calibration calibration_measure
         chunking packing text_cut sentences
         tool_schemas schema_levels
+        versions plain_yaml
         loaders formats documents file_walk ignore_rules
         encoders onnx_encoder unigram encoding_cache
         model_store model_files model_sources e5_format onnx_export tokenizer_files
