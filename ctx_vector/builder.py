@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_vector.compress import Shortener
 from ctx_vector.config import ContextConfig
-from ctx_vector.errors import BudgetError, ConfigError, CtxVectorError
+from ctx_vector.errors import ConfigError, CtxVectorError
+from ctx_vector.filling import fill
 from ctx_vector.gather import gather
 from ctx_vector.history import History, Listener, plan_history, roll_summary
 from ctx_vector.inputs import Inputs, read_inputs, retrieval_specs
-from ctx_vector.layout import ROLE, Layout
+from ctx_vector.layout import ROLE
 from ctx_vector.packets import BuiltContext
-from ctx_vector.placing import Placer
-from ctx_vector.ranking import Ranked, rank
+from ctx_vector.ranking import rank
 from ctx_vector.record import make_record, report
 from ctx_vector.scoring import make_scorer
-from ctx_vector.select import Filler
 from ctx_vector.stages import Request, Summarizer, TokenCounter
 from ctx_vector.structure import Template
 from ctx_vector.summary import Summaries
@@ -230,12 +229,12 @@ class ContextBuilder:
         )
         trace.note_scores(ranked)
         mark = timed("rank", mark)
-        layout, filler, placer, warnings = self._fill(ranked, history, template, trace)
-        text, messages, text_tokens, message_tokens = self._prove(layout, filler, placer, config)
+        filled = fill(ranked, history, template, config, self._shortener(trace))
+        text, messages, text_tokens, message_tokens = filled.prove()
         mark = timed("select", mark)
         meta = self._meta(trace, history, template)
         if meta["knowledge_version"] == 0 and config.knowledge_limit:
-            warnings.append("nothing is indexed in the knowledge base yet; try: ctx-vector index PATH --kb DIR")
+            filled.warnings.append("nothing is indexed in the knowledge base yet; try: ctx-vector index PATH --kb DIR")
         built = make_record(
             query=trace.query,
             config=config,
@@ -243,12 +242,10 @@ class ContextBuilder:
             gathered=trace.gathered,
             left_out=history.decisions(config, trace.now),
             ranked=ranked,
-            chosen=filler.chosen,
-            layout=layout,
+            filled=filled,
             text=text,
             messages=messages,
             sizes=(text_tokens, message_tokens),
-            warnings=warnings,
             meta=meta,
             model_max_tokens=trace.model_max_tokens,
             trace=trace,
@@ -282,66 +279,10 @@ class ContextBuilder:
             summarise,
         )
 
-    # -- select and structure ----------------------------------------------------------------------------------------
-
-    def _fill(
-        self, ranked: Sequence[Ranked], history: History, template: Template, trace: Trace
-    ) -> tuple[Layout, Filler, Placer, list[str]]:
-        config = trace.config
-        open_rows = [row for row in ranked if not row.reason]
-        extras: list[str] = []
-        for row in sorted(open_rows, key=lambda row: row.candidate.rank):
-            if row.candidate.packet.meta.get("section") is not None and row.section not in extras:
-                extras.append(row.section)
-        layout = template.layout(extras)
-        shortener = Shortener(
-            self.counter,
-            template.query,
-            self.summarizer,
-            self._shared.encoder() if config.compress_encode and not trace.shortened.repeats else None,
-            trace.shortened,
-        )
-        filler = Filler(layout, template, config, shortener)
-        fixed = sorted((row for row in open_rows if row.section == ROLE), key=lambda row: row.candidate.rank)
-        for row in fixed:
-            filler.put_fixed(row)
-        warnings = self._check_fixed(layout, config, bool(fixed))
-        layout.fix()
-        said = [row for row in open_rows if row.candidate.message is not None]
-        rest = [row for row in open_rows if row.section != ROLE and row.candidate.message is None]
-        said.sort(key=lambda row: row.candidate.rank)
-        placer = Placer(history, said, filler)
-        warnings += placer.fill(rest)
-        filler.greedy(rest)
-        if rest and not any(row.piece for row in (*rest, *said)):
-            warnings.append("nothing besides the fixed parts fits the budget")
-        return layout, filler, placer, warnings
-
-    def _check_fixed(self, layout: Layout, config: ContextConfig, has_system: bool) -> list[str]:
-        # exact with an additive tokenizer; `_prove` counts the whole again in any case
-        used = layout.size().total if self.counter.additive else max(layout.render()[2:])
-        if used > config.max_tokens:
-            raise BudgetError(used, config.max_tokens, layout.parts(), used)
-        reserve = config.max_tokens - config.shared_limit
-        if has_system and config.reserve_ratio > 0 and used > reserve:
-            return [f"system instructions, Task and Output take {used} tokens, over the reserve of {reserve}"]
-        return []
-
-    def _prove(
-        self, layout: Layout, filler: Filler, placer: Placer, config: ContextConfig
-    ) -> tuple[str, list[dict[str, Any]], int, int]:
-        """Render and recount the whole; drop the lowest-ranked packets until it really fits.
-
-        With an additive tokenizer the first count already does; with others the layout's sums are only near.
-        """
-        while True:
-            text, messages, *sizes = layout.render()
-            over = max(sizes) - config.max_tokens
-            if over <= 0:
-                return text, messages, sizes[0], sizes[1]
-            step = max(1, over // 2)  # in a few steps, and hardly ever more than needed
-            if not filler.give_back(step) and not placer.give_back(step):
-                raise BudgetError(max(sizes), config.max_tokens, layout.parts(), max(sizes))
+    def _shortener(self, trace: Trace) -> Shortener:
+        repeats = trace.shortened.repeats
+        encoder = self._shared.encoder() if trace.config.compress_encode and not repeats else None
+        return Shortener(self.counter, trace.query, self.summarizer, encoder, trace.shortened)
 
     def _meta(self, trace: Trace, history: History, template: Template) -> dict[str, Any]:
         from ctx_vector import __version__
@@ -387,17 +328,5 @@ def rebuild(trace: Trace, counter: TokenCounter | None = None) -> BuiltContext:
 
 def _refuse_planned(config: ContextConfig) -> None:
     """Raise ConfigError for choices that are named and validated, but not built yet: better than ignoring them."""
-    problems = []
     if config.mmr_lambda is not None:
-        problems.append("mmr_lambda: not built yet; leave it None")
-    problems += [
-        f"budgets.{part}: part budgets other than history's are not built yet; leave it out"
-        for part, limit in config.budgets.items()
-        if limit is not None and part != "history"
-    ]
-    if config.shrink_order != ContextConfig().shrink_order:
-        problems.append("shrink_order: not built yet; leave it out")
-    if not all(config.include.values()):
-        problems.append("include: leaving parts out is not built yet; leave it empty")
-    if problems:
-        raise ConfigError(problems)
+        raise ConfigError(["mmr_lambda: not built yet; leave it None"])

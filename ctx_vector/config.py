@@ -27,6 +27,7 @@ LOCALES: Final = ("auto", "en", "zh")
 HISTORY_STRATEGIES: Final = ("window", "head_tail", "importance", "summary", "budget")
 EVIDENCE_STYLES: Final = ("plain", "numbered")
 MESSAGES_STYLES: Final = ("single", "split")
+TOOLS_IN: Final = ("text", "api")
 
 
 def _strategy(value: Any) -> str | None:
@@ -75,6 +76,8 @@ _RULES: Final[Mapping[str, Rule]] = {
     "messages_style": _one_of(MESSAGES_STYLES),
     "locale": _one_of(LOCALES),
     "citations": _typed(bool, "True or False"),
+    "versions": _typed(bool, "True or False"),
+    "tools_in": _one_of(TOOLS_IN),
     "compress_encode": _typed(bool, "True or False"),
     "output_instructions": _typed((str, type(None)), "a str or None"),
     "reminder": _typed((str, type(None)), "a str or None"),
@@ -131,6 +134,8 @@ class ContextConfig:
     evidence_style: str = "plain"
     messages_style: str = "single"
     citations: bool = False
+    versions: bool = False
+    tools_in: str = "text"
     compress_encode: bool = False
     reminder: str | None = None
     locale: str = "auto"

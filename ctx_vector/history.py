@@ -141,11 +141,14 @@ def _check_calls(message: Message, index: int) -> None:
 Fate = tuple[Said, str, str]  # a message that does not stand in the context, with reason and detail
 
 
-def turns_of(said: Sequence[Said], query: str) -> tuple[list[list[Said]], list[Fate]]:
+def read_turns(said: Sequence[Said], query: str, config: ContextConfig) -> tuple[list[list[Said]], list[Fate]]:
     """Return the turns, and apart the messages that must not stand in the context.
 
-    These are empty ones, the last one when it only repeats the query, and tool results whose call is not there.
+    These are all if `include` says so, and else empty ones, the last one when it only repeats the query, and tool
+    results whose call is not there.
     """
+    if not config.include.get("history", True):
+        return [], [(item, "quota", "include.history is False") for item in said]
     turns: list[list[Said]] = []
     left_out: list[Fate] = []
     if said and query.strip() and said[-1].message.role == "user" and said[-1].packet.content.strip() == query.strip():
@@ -307,7 +310,7 @@ def plan_history(
 ) -> History:
     """Return which turns of a conversation may stay; `summarise` fills in the summary of the first n turns."""
     history = History(config.history_strategy, history_bound(config))
-    history.turns, history.left_out = turns_of(said, query)
+    history.turns, history.left_out = read_turns(said, query, config)
     aged = len(history.turns) - max(1, config.summary_keep_turns)
     if history.strategy == "summary" and aged > 0 and summarise is not None:
         summarise(history, aged)

@@ -25,6 +25,25 @@ ROLE, TASK, STATE, EVIDENCE, CONTEXT, OUTPUT = (
 FIXED_SECTIONS: Final = (ROLE, TASK, STATE, EVIDENCE, CONTEXT, OUTPUT)
 RULE: Final = "---\n"
 
+#: The parts a budget can be given to, by (section, group); any other section is part `extra`.
+_PARTS: Final[Mapping[tuple[str, str], str]] = {
+    (ROLE, "items"): "system",
+    (ROLE, "tools"): "tools",
+    (STATE, "items"): "state",
+    (EVIDENCE, "static"): "evidence",
+    (EVIDENCE, "items"): "evidence",
+    (EVIDENCE, "tool"): "evidence",
+    (EVIDENCE, "agents"): "agents",
+    (CONTEXT, "history"): "history",
+    (CONTEXT, "memory"): "memory",
+    (CONTEXT, "general"): "general",
+}
+
+
+def part_of(section: str, group: str) -> str:
+    """Return the part of the budget that a slot belongs to."""
+    return _PARTS.get((section, group), "extra")
+
 
 @dataclass(slots=True, eq=False)
 class Piece:
@@ -52,6 +71,9 @@ class _Group:
     rule: bool = True  # joined by a rule line, and set off by one from what is before it
     chat: bool = False  # becomes messages of their own
     numbered: bool = False
+    apart: bool = False  # sent beside the messages: stands in no text, and is charged to both sums
+    title: str = ""  # a line above the pieces
+    title_tokens: int = 0
     pieces: list[Piece] = field(default_factory=list)
     keys: list[tuple[Any, ...]] = field(default_factory=list)
     label_tokens: list[int] = field(default_factory=list)  # of numbered groups
@@ -70,30 +92,35 @@ class _Section:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Tokens of the text and of the messages; `shared_*` are what counts against the shared limit."""
+    """Tokens of the text and of the messages; `shared_*` are what counts against the shared limit.
+
+    `apart` is what is sent beside either: tool definitions that go through the API.
+    """
 
     text: int
     messages: int
     shared_text: int
     shared_messages: int
+    apart: int = 0
 
     @property
     def total(self) -> int:
-        """The larger of text and messages."""
-        return max(self.text, self.messages)
+        """The larger of text and messages, and what is sent beside them."""
+        return max(self.text, self.messages) + self.apart
 
     @property
     def shared(self) -> int:
-        """The larger of the two shared sizes."""
-        return max(self.shared_text, self.shared_messages)
+        """The same of the two shared sizes."""
+        return max(self.shared_text, self.shared_messages) + self.apart
 
 
 class Layout:
     """The sections with what has been put into them, and their exact size at any moment.
 
-    `texts` are the words of one locale (structure.py), `style` is the messages style, `numbered` the evidence style.
-    Groups are named by (section, group): (Context, history | memory | general), (Evidence, items | agents), and (any
-    other, items).
+    `texts` are the words of one locale (structure.py), `style` is the messages style, `numbered` the evidence style,
+    `titles` are lines above groups. `tools_apart` says that tool definitions are sent beside the messages.
+    Groups are named by (section, group): (Role & Policies, items | tools), (Context, history | memory | general),
+    (Evidence, static | items | tool | agents), and (any other, items).
     """
 
     def __init__(
@@ -104,6 +131,8 @@ class Layout:
         style: str = "single",
         numbered: bool = False,
         extras: Sequence[str] = (),
+        titles: Mapping[tuple[str, str], str] | None = None,
+        tools_apart: bool = False,
     ) -> None:
         self.counter = counter
         self.texts = texts
@@ -124,10 +153,21 @@ class Layout:
                     "general": _Group(),
                 }
             elif name == EVIDENCE:
-                section.groups = {"items": _Group(numbered=numbered), "agents": _Group()}
+                section.groups = {
+                    "static": _Group(),
+                    "items": _Group(numbered=numbered),
+                    "tool": _Group(),
+                    "agents": _Group(),
+                }
+            elif name == ROLE:
+                section.groups = {"items": _Group(), "tools": _Group(rule=False, apart=tools_apart)}
             else:
                 section.groups = {"items": _Group(chat=name == TASK)}
             self._sections[name] = section
+        for (name, group), title in (titles or {}).items():
+            target = self._sections[name].groups[group]
+            target.title, target.title_tokens = title + "\n", counter.count(title + "\n")
+        self._apart = 0
         self._costs = {name: (0, 0, 0, 0) for name in self._sections}
         self._sums = (0, 0, 0, 0)
         self._fixed = (0, 0)
@@ -151,8 +191,13 @@ class Layout:
         """Yield (text, tokens, piece) for every line group of a section's body; `chat` includes chat groups."""
         started = False
         for group in section.groups.values():
-            if not group.pieces or (group.chat and not chat):
+            if not group.pieces or group.apart or (group.chat and not chat):
                 continue
+            if group.title:
+                if group.rule and started:
+                    yield RULE, self._rule, None
+                yield group.title, group.title_tokens, None
+                started = False
             if group.numbered:
                 yield self.texts["intro"] + "\n", self.counter.count(self.texts["intro"] + "\n"), None
             for number, piece in enumerate(group.pieces, 1):
@@ -171,13 +216,15 @@ class Layout:
         tokens, last = 0, ""
         for group in section.groups.values():
             count = len(group.pieces)
-            if not count or (group.chat and not chat):
+            if not count or group.apart or (group.chat and not chat):
                 continue
             if group.numbered:
                 tokens += self._frame
+                if group.title and last:
+                    tokens += self._rule
             elif group.rule:
                 tokens += self._rule * (count if last else count - 1)
-            tokens += group.tokens
+            tokens += group.tokens + group.title_tokens
             last = self.texts["closing"] + "\n" if group.numbered else group.pieces[-1].text
         return tokens, last
 
@@ -206,7 +253,8 @@ class Layout:
         """Return the exact size of what has been put in so far."""
         text, messages, headers, message_headers = self._sums
         messages += self._base + (0 if self.split else self._overhead)
-        return Size(text, messages, text - headers - self._fixed[0], messages - message_headers - self._fixed[1])
+        shared = text - headers - self._fixed[0], messages - message_headers - self._fixed[1]
+        return Size(text, messages, *shared, self._apart)
 
     def fix(self) -> None:
         """Declare everything put in so far fixed: it does not count against the shared limit."""
@@ -223,6 +271,21 @@ class Layout:
         target = self._sections[section].groups[group]
         return max(target.tokens, target.message_tokens)
 
+    def block(self, section: str, group: str) -> int:
+        """Return the tokens that a group takes with its title, labels and joiners; 0 for an empty one."""
+        target = self._sections[section].groups[group]
+        if not target.pieces:
+            return 0
+        frame = self._frame if target.numbered else 0
+        rules = self._rule * len(target.pieces) if target.rule else 0
+        return max(target.tokens + target.title_tokens + frame + rules, target.message_tokens)
+
+    def groups(self) -> Iterator[tuple[str, str]]:
+        """Yield every (section, group) in the order of the text."""
+        for name, section in self._sections.items():
+            for group in section.groups:
+                yield name, group
+
     # -- putting in and taking out -------------------------------------------------------------------------------
 
     def add(self, section: str, group: str, *pieces: Piece) -> None:
@@ -236,6 +299,8 @@ class Layout:
             target.message_tokens += piece.message_tokens
             if target.numbered:
                 self._relabel(target, at)
+            if target.apart:
+                self._apart += piece.message_tokens
         self._recount(section)
 
     def remove(self, section: str, group: str, *pieces: Piece) -> None:
@@ -250,6 +315,8 @@ class Layout:
             target.message_tokens -= piece.message_tokens
             if target.numbered:
                 self._relabel(target, at)
+            if target.apart:
+                self._apart -= piece.message_tokens
         self._recount(section)
 
     def _relabel(self, group: _Group, start: int) -> None:
@@ -346,16 +413,20 @@ class Layout:
         return rows
 
     def shares(self) -> dict[int, int]:
-        """Return the tokens of each piece, its joiner or label included, by `id(piece)`."""
+        """Return the tokens of each piece, its joiner or label included, by `id(piece)`; titles belong to no piece."""
         shares: dict[int, int] = {}
         for section in self._sections.values():
+            titles = {group.title for group in section.groups.values() if group.title}
             pending = 0
-            for _, tokens, piece in self._lines(section, chat=True):
+            for text, tokens, piece in self._lines(section, chat=True):
                 if piece is None:
-                    pending += tokens
+                    pending = 0 if text in titles else pending + tokens
                 else:
                     shares[id(piece)] = pending + tokens
                     pending = 0
+            for group in section.groups.values():
+                if group.apart:
+                    shares |= {id(piece): piece.message_tokens for piece in group.pieces}
         return shares
 
 

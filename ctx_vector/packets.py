@@ -29,7 +29,9 @@ TYPE_STATE: Final = "task_state"
 TYPE_HISTORY: Final = "conversation_history"
 TYPE_MEMORY: Final = "memory"
 TYPE_AGENT: Final = "agent_output"
-EVIDENCE_TYPES: Final = frozenset({"knowledge", "rag_result", "tool_result", TYPE_AGENT})
+TYPE_TOOL: Final = "tool_definition"
+TYPE_RESULT: Final = "tool_result"
+EVIDENCE_TYPES: Final = frozenset({"knowledge", "rag_result", TYPE_RESULT, TYPE_AGENT})
 
 #: The roles of the chat APIs.
 ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})
@@ -240,7 +242,9 @@ class Candidate:
     `vectors` is (windows, dim) float32 with unit rows when the source already has them (a knowledge chunk), else None.
     `rank` is the order of gathering and the very last tie-break. `message` is set for history only. `known` holds the
     relevance by strategies that the source computes itself (a memory's cosine among its neighbours). A candidate with a
-    `reason` (one of DROP_REASONS) is dropped for it before it is scored; `detail` says why in words.
+    `reason` (one of DROP_REASONS) is dropped for it before it is scored; `detail` says why in words. `tool` is a tool
+    definition (tool_schemas.py), of which the packet holds what it is searched by. `layer` is the layer of the source,
+    "" without layers; `standing` sorts within it: (1 for an authoritative source, its priority).
     """
 
     packet: ContextPacket
@@ -251,6 +255,9 @@ class Candidate:
     known: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
     detail: str = ""
+    tool: Any = None
+    layer: str = ""
+    standing: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -44,6 +44,13 @@ class Placer:
         self._lines: dict[int, Piece] = {}  # by the turns left out
         self._longest = 0  # tokens of a line: what a turn may save by filling a hole
         self._summary: Piece | None = None
+        self._placed: list[int] = []  # the turns that are in, in order of choice
+
+    def limit(self, tokens: int) -> None:
+        """Hold the history to what a part of the budget leaves it: a bound of its own is at most half of that."""
+        self._half = tokens // 2
+        if self.history.bound is not None:
+            self.history.bound = min(self.history.bound, self._half)
 
     def fill(self, others: Sequence[Ranked]) -> list[str]:
         """Put the turns in, in order of choice; return warnings. `others` are what the rest of the budget is for."""
@@ -73,14 +80,27 @@ class Placer:
 
         For tokenizers whose counts do not add. False when nothing is left to take.
         """
-        freed = self._take_summary("it did not fit when the whole was counted again") if self._summary else 0
-        while freed < tokens and self.history.kept:
-            number = self.filler.chosen[-1].turn
-            freed += sum(_size(row.piece) for row in self._turns[number] if row.piece)
-            self._take(number)
-            for row in self._turns[number]:
-                row.drop("budget", "the whole did not fit when counted again")
+        why = "the whole did not fit when counted again"
+        freed = self._take_summary(why) if self._summary else 0
+        while freed < tokens and self._placed:
+            freed += self._take_last(why)
         return freed > 0
+
+    def shrink(self, least: int) -> None:
+        """Take out the summary, then turns from the last chosen on, until the whole fits or `least` turns are left."""
+        if self._summary and self.filler.room() < 0:
+            self._take_summary("history had to shrink")
+        while self.filler.room() < 0 and len(self._placed) > least:
+            self._take_last("history had to shrink")
+
+    def _take_last(self, why: str) -> int:
+        """Take out the turn that was chosen last; return its tokens."""
+        number = self._placed[-1]
+        freed = sum(_size(row.piece) for row in self._turns[number] if row.piece)
+        self._take(number)
+        for row in self._turns[number]:
+            row.drop("budget", why)
+        return freed
 
     # -- whole turns and the lines between them -----------------------------------------------------------------------
 
@@ -96,6 +116,7 @@ class Placer:
             row.keep(piece, action, "" if action == "full" else "budget")
             pieces.append(piece)
         self.filler.chosen += rows
+        self._placed.append(number)
         bisect.insort(self.history.kept, number)
         self._change(pieces, [], number)
         if self.filler.room() >= 0 and (bound is None or self._held() <= bound):
@@ -105,8 +126,10 @@ class Placer:
 
     def _take(self, number: int) -> None:
         """Take out the turn that was put in last."""
-        rows = self._turns[number]
-        del self.filler.chosen[-len(rows) :]
+        rows, chosen = self._turns[number], self.filler.chosen
+        at = max(index for index, row in enumerate(chosen) if row.turn == number)
+        del chosen[at + 1 - len(rows) : at + 1]
+        self._placed.pop()
         self.history.kept.remove(number)
         self._change([], [row.piece for row in rows if row.piece is not None], number)
         for row in rows:

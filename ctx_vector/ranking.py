@@ -2,8 +2,8 @@
 
 score = relevance_weight * relevance + recency_weight * recency. Order: score descending, newer first, id, order of
 gathering. Dropped here: what came with a reason, `empty`, `expired`, `below_floor`, and `duplicate` for the same text
-twice in a section (but never what the caller gave as custom packets). System instructions, state and history are not
-subject to the floor.
+twice in a section (but never what the caller gave as custom packets). System instructions, state, history, tool
+definitions and the layers that are there whatever is asked (system, static, tool) are not subject to the floor.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import InputError
-from ctx_vector.layout import ROLE, Piece
-from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, Candidate, Decision, as_utc
+from ctx_vector.layout import ROLE, Piece, part_of
+from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, TYPE_TOOL, Candidate, Decision, as_utc
 from ctx_vector.recency import recency
 from ctx_vector.stages import Candidates, Query, Scorer
 from ctx_vector.structure import Template, slot_of
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 MOST_WINDOWS: Final = 8
 _SAMPLES: Final = 16
 _SAMPLE_CHARS: Final = 250
+_AS_GIVEN: Final = ("system", "static", "tool", "agents")  # layers that keep the order of their sources
+_NO_FLOOR: Final = ("system", "static", "tool")
 _DISTANT_PAST: Final = datetime(1, 1, 1, tzinfo=UTC)
 
 
@@ -54,6 +56,7 @@ class Ranked:
     action: str = "dropped"
     reason: str = ""
     turn: int = -1
+    definition: Any = None  # of a tool, as it stands in the context
     order: tuple[float, float, str, int] = (0.0, 0.0, "", 0)
 
     def set_relevance(self, relevance: float, windows: int) -> None:
@@ -70,13 +73,23 @@ class Ranked:
 
     @property
     def place(self) -> tuple[Any, ...]:
-        """Sorts within the group as rendered: history as spoken, system instructions as given, the rest best first."""
+        """Sorts within the group as rendered: history as spoken, system instructions, tools and layers that are not
+        searched as given, the rest best first; authoritative sources last.
+        """
         if self.group == "history":
             stamp = self.candidate.packet.timestamp
             if self.candidate.message is None:  # a custom packet, before the conversation
                 return (0, (stamp - _DISTANT_PAST).total_seconds() if stamp else 0.0, self.candidate.rank)
             return (1, 0.0, self.candidate.rank)
-        return (self.candidate.rank,) if self.section == ROLE else self.order
+        authoritative, priority = self.candidate.standing
+        if self.section == ROLE or self.candidate.layer in _AS_GIVEN:
+            return (authoritative, priority, self.candidate.rank)
+        return (authoritative, *self.order)
+
+    @property
+    def part(self) -> str:
+        """The part of the budget it belongs to."""
+        return part_of(self.section, self.group)
 
     def drop(self, reason: str, detail: str = "") -> None:
         """Set the fate: dropped."""
@@ -149,10 +162,7 @@ def rank(
     Scorer and encoder are asked for only when a candidate needs them. `known` are the (relevance, windows) of each
     candidate when all have been scored before.
     """
-    rows = [
-        Ranked(candidate, *slot_of(candidate.packet), template.body(candidate.packet, candidate.message))
-        for candidate in candidates
-    ]
+    rows = [Ranked(candidate, *slot_of(candidate), template.body(candidate)) for candidate in candidates]
     for row in rows:
         if row.candidate.reason:
             row.drop(row.candidate.reason, row.candidate.detail)
@@ -169,9 +179,9 @@ def rank(
         if row.reason:
             continue
         packet = row.candidate.packet
-        if packet.type in (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY):
+        if packet.type in (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY, TYPE_TOOL):
             continue
-        if row.relevance < config.min_relevance:
+        if row.relevance < config.min_relevance and row.candidate.layer not in _NO_FLOOR:
             row.drop("below_floor", f"relevance {row.relevance:.3f} < min_relevance {config.min_relevance:g}")
         elif row.candidate.source != "custom":
             key = (row.section, _content_key(packet.content))

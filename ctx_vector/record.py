@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from ctx_vector.config import ContextConfig
+from ctx_vector.filling import Filled
 from ctx_vector.gather import Gathered
-from ctx_vector.layout import CONTEXT, EVIDENCE, Layout
+from ctx_vector.layout import CONTEXT, EVIDENCE
 from ctx_vector.packets import Budget, BuiltContext, Candidate, ContextPacket, Decision, SourceUse
 from ctx_vector.ranking import Ranked
 
@@ -30,33 +31,32 @@ def make_record(
     gathered: Gathered,
     left_out: Sequence[Decision],
     ranked: Sequence[Ranked],
-    chosen: Sequence[Ranked],
-    layout: Layout,
+    filled: Filled,
     text: str,
     messages: list[dict[str, Any]],
     sizes: tuple[int, int],
-    warnings: Sequence[str],
     meta: dict[str, Any],
     model_max_tokens: int | None,
     trace: object = None,
 ) -> BuiltContext:
     """Return the BuiltContext of a finished layout; `sizes` are the counted tokens of text and messages.
 
-    `sources` are the names of those asked, in that order. `ranked` are all candidates with their fates, `chosen` the
-    kept ones in order of choice, `left_out` the messages of the history that were not chosen.
+    `sources` are the names of those asked, in that order. `ranked` are all candidates with their fates, `left_out` the
+    messages of the history that were not chosen.
     """
+    layout = filled.layout
     shares = layout.shares()
-    kept = tuple(row.decision(shares) for row in chosen)
+    kept = tuple(row.decision(shares) for row in filled.chosen)
     dropped = tuple(_dropped(ranked, gathered, left_out))
     rows = layout.rows()
     joins = sizes[0] - sum(tokens for _, tokens, _ in rows)
     if joins:  # only with tokenizers whose counts do not add
         rows.append(("", joins, "(joins)"))
-    used = max(sizes)
+    used = max(sizes) + layout.size().apart
     reasons: dict[str, int] = {}
     for item in dropped:
         reasons[item.reason] = reasons.get(item.reason, 0) + 1
-    all_warnings = [*warnings, *(f"source {fault.source}: {fault.detail}" for fault in gathered.faults)]
+    all_warnings = [*filled.warnings, *(f"source {fault.source}: {fault.detail}" for fault in gathered.faults)]
     if any(item.action != "full" and item.section == EVIDENCE for item in kept):
         all_warnings.append("evidence was cut to fit the budget")
     if model_max_tokens and used > WINDOW_SHARE * model_max_tokens:
@@ -77,10 +77,17 @@ def make_record(
         },
         meta=meta,
         warnings=tuple(all_warnings),
+        tools=_tools(filled),
         rows=tuple(rows),
         query=query,
         trace=trace,
     )
+
+
+def _tools(filled: Filled) -> list[dict[str, Any]]:
+    """Return the schemas of the tools that were kept, as they stand in the context, in the order given."""
+    rows = sorted((row for row in filled.chosen if row.definition is not None), key=lambda row: row.candidate.rank)
+    return [row.definition.schema for row in rows]
 
 
 def _dropped(ranked: Sequence[Ranked], gathered: Gathered, left_out: Sequence[Decision]) -> list[Decision]:

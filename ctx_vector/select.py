@@ -1,23 +1,26 @@
 """Select: fill the budget greedily, and give each candidate one fate.
 
-System instructions, Task and Output are put in by the builder before and are never cut. History is set aside first
-(placing.py); the rest is one greedy pass over all ranked candidates; then, once, the best one that did not fit is
-shortened. Exact sizes come from the layout; nothing is counted before a decision needs it.
+`Filler` is what all ways of filling are made of (filling.py). System instructions, Task and Output are put in before
+and are never cut. History is set aside first (placing.py); the rest is one greedy pass over all ranked candidates;
+then, once, the best one that did not fit is shortened. Exact sizes come from the layout; nothing
+is counted before a decision needs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from ctx_vector.compress import LEAST_ROOM, LEAST_ROOM_EVIDENCE, Shortener
 from ctx_vector.config import ContextConfig
-from ctx_vector.layout import EVIDENCE, ROLE, Layout, Piece
+from ctx_vector.layout import EVIDENCE, Layout, Piece, part_of
 from ctx_vector.ranking import Ranked
 from ctx_vector.structure import Template
 
 #: Bytes of the longest cl100k token: 128 blanks.
 _LONGEST_TOKEN: Final = 128
+_BOUNDLESS: Final = 1 << 60
 _NO_ROOM: Final = "did not fit in what was left"
 
 
@@ -30,12 +33,40 @@ class Filler:
         self.config = config
         self.shortener = shortener
         self.chosen: list[Ranked] = []
-        self._shared_limit = config.shared_limit
+        self.total_limit = config.max_tokens
+        self.shared_limit = config.shared_limit
+        self._bounds: list[Callable[[], int]] = []
 
     def room(self) -> int:
         """Return the tokens that are left; negative when something is over its limit."""
         size = self.layout.size()
-        return min(self.config.max_tokens - size.total, self._shared_limit - size.shared)
+        room = min(self.total_limit - size.total, self.shared_limit - size.shared)
+        for bound in self._bounds:
+            room = min(room, bound())
+        return room
+
+    def held(self, part: str) -> int:
+        """Return the tokens that a part of the budget holds, with titles, labels and joiners."""
+        return sum(self.layout.block(*slot) for slot in self.layout.groups() if part_of(*slot) == part)
+
+    @contextmanager
+    def within(self, *bounds: Callable[[], int]) -> Iterator[None]:
+        """Hold these bounds too, functions that return what they leave, in the `with` block."""
+        before, self._bounds = self._bounds, [*self._bounds, *bounds]
+        try:
+            yield
+        finally:
+            self._bounds = before
+
+    @contextmanager
+    def unlimited(self) -> Iterator[None]:
+        """Hold only the bounds of `within` in the `with` block, not the limits of the whole."""
+        before = self.total_limit, self.shared_limit
+        self.total_limit = self.shared_limit = _BOUNDLESS
+        try:
+            yield
+        finally:
+            self.total_limit, self.shared_limit = before
 
     def piece(self, row: Ranked, short: str | None = None) -> Piece:
         """Return the piece of a row, or of a shortened body of it."""
@@ -49,7 +80,8 @@ class Filler:
         row.keep(piece)
         self.chosen.append(row)
 
-    def _put(self, row: Ranked, piece: Piece, action: str = "full") -> bool:
+    def put(self, row: Ranked, piece: Piece, action: str = "full") -> bool:
+        """Put a row in as this piece; False when it does not fit."""
         self.layout.add(row.section, row.group, piece)
         if self.room() < 0:
             self.layout.remove(row.section, row.group, piece)
@@ -58,37 +90,37 @@ class Filler:
         self.chosen.append(row)
         return True
 
-    def take(self) -> Ranked:
-        """Take the row chosen last out again."""
-        row = self.chosen.pop()
+    def take(self, row: Ranked) -> None:
+        """Take a row that was chosen out again."""
         assert row.piece is not None
+        self.chosen.remove(row)
         self.layout.remove(row.section, row.group, row.piece)
         row.piece = None
-        return row
 
-    def _try(self, row: Ranked) -> bool:
+    def keep_if_it_fits(self, row: Ranked) -> bool:
+        """Put a row in, whole; False when it does not fit."""
         room = self.room()
         if room < 1 or (self.layout.counter.additive and _too_long(row.body, room)):
             return False
-        return self._put(row, self.piece(row))
+        return self.put(row, self.piece(row))
 
     def greedy(self, rows: Sequence[Ranked]) -> None:
         """Take rows in order while they fit; then shorten the best one that did not, once."""
         left: list[Ranked] = []
         for row in rows:
-            if (left and self.config.fill == "stop") or not self._try(row):
+            if (left and self.config.fill == "stop") or not self.keep_if_it_fits(row):
                 row.drop("budget", _NO_ROOM)
                 left.append(row)
-        if not left:
-            return
-        if not self.config.enable_compression:
-            left[0].drop("oversize", "compression is off")
-            return
-        self._shorten(left[0])
+        if left:
+            self.shorten(left[0])
 
-    def _shorten(self, row: Ranked) -> None:
+    def shorten(self, row: Ranked, least: int = 0) -> None:
+        """Put a shortened row into what is left if that is over 100 tokens for evidence, else 50, or over `least`."""
+        if not self.config.enable_compression:
+            row.drop("oversize", "compression is off")
+            return
         room = self.room()
-        if room <= (LEAST_ROOM_EVIDENCE if row.section == EVIDENCE else LEAST_ROOM):
+        if room <= (least or (LEAST_ROOM_EVIDENCE if row.section == EVIDENCE else LEAST_ROOM)):
             return
         bare = self.piece(row, "")
         self.layout.add(row.section, row.group, bare)
@@ -105,7 +137,7 @@ class Filler:
             result = self.shortener.shorten(row.body, room - overhead - slack, measure)
             if result is None:
                 break
-            if self._put(row, self.piece(row, result[0]), result[1]):
+            if self.put(row, self.piece(row, result[0]), result[1]):
                 return
         row.drop("budget", "did not fit, and nothing of it could be kept")
 
@@ -116,10 +148,11 @@ class Filler:
         For tokenizers whose counts do not add, when the whole turns out too large. False when there is nothing to take.
         """
         freed = 0
-        while freed < tokens and self.chosen and self.chosen[-1].section != ROLE and self.chosen[-1].turn < 0:
-            piece = self.chosen[-1].piece
-            freed += max(piece.tokens, piece.message_tokens) if piece else 0
-            self.take().drop("budget", "the whole did not fit when counted again")
+        while freed < tokens and self.chosen and self.chosen[-1].part != "system" and self.chosen[-1].turn < 0:
+            row = self.chosen[-1]
+            freed += max(row.piece.tokens, row.piece.message_tokens) if row.piece else 0
+            self.take(row)
+            row.drop("budget", "the whole did not fit when counted again")
         return freed > 0
 
 

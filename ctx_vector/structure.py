@@ -2,11 +2,12 @@
 
 Sections come in this order, empty ones are left out except Task and Output::
 
-    [Role & Policies]   system instructions
+    [Role & Policies]   system instructions, then tool definitions, a line each, under "[Tools]"
     [Task]              the query
     [State]             task state
     [<extra>]           sections that the caller named
-    [Evidence]          knowledge, then other agents' outputs
+    [Evidence]          knowledge, then other agents' outputs; with layers static, dynamic and tool results in this
+                        order, each under its title
     [Context]           history as "role: content", memories as "Memory: content", then general packets; before the
                         history a summary of what is older, and a line for turns that are left out between others
     [Output]            what to do, and a reminder
@@ -53,6 +54,13 @@ TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
         "cite": "[Source: {cite}]",
         "intro": "The following reference material relates to the current question:",
         "closing": "If these sources do not answer the question, say so.",
+        "tools": "[Tools]",
+        "agent": "[Agent: {name}]",
+        "version": "(version: {version})",
+        "system": "[System rules - highest priority]",
+        "static": "[Project policy]",
+        "dynamic": "[Knowledge results - for reference]",
+        "tool": "[Live tool results - for reference only]",
     },
     "zh": {
         "output": "请基于以上信息,提供准确、有据的回答。",
@@ -65,11 +73,26 @@ TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
         "cite": "[资料: {cite}]",
         "intro": "以下是与当前问题相关的参考资料：",
         "closing": "如果以上资料不能回答问题，请明确说明。",
+        "tools": "[可用工具]",
+        "agent": "[智能体: {name}]",
+        "version": "(version: {version})",
+        "system": "[系统规则 - 最高优先级]",
+        "static": "[项目政策]",
+        "dynamic": "[知识库检索结果 - 供参考]",
+        "tool": "[实时工具返回 - 仅供参考]",
     },
+}
+#: Where the layers with a title of their own stand.
+LAYER_SLOTS: Final[Mapping[str, tuple[str, str]]] = {
+    "system": (ROLE, "items"),
+    "static": (EVIDENCE, "static"),
+    "dynamic": (EVIDENCE, "items"),
+    "tool": (EVIDENCE, "tool"),
 }
 #: What an empty answer to a tool call shows, for a call must not stay without its answer.
 NO_OUTPUT: Final = "(no output)"
 _LEFT_OUT = re.compile(r"\[\.\.\. (?:\d+ turns? left out|省略 \d+ 轮对话) \.\.\.\]")
+_VERSION = re.compile(r"\\*\(version: .*\)")
 _NUMBERED_LABEL = re.compile(r"\[(?:Source |资料)\d+(?:: .*)?\]")
 
 
@@ -92,8 +115,11 @@ def check_section_name(name: Any) -> str:
     return shown
 
 
-def slot_of(packet: ContextPacket) -> tuple[str, str]:
-    """Return (section, group) of a packet by its metadata."""
+def slot_of(candidate: Candidate) -> tuple[str, str]:
+    """Return (section, group) of a candidate by its metadata and its layer."""
+    packet = candidate.packet
+    if candidate.tool is not None:
+        return ROLE, "tools"
     if packet.meta.get("section") is not None:
         return check_section_name(packet.meta["section"]), "items"
     kind = packet.type
@@ -101,8 +127,10 @@ def slot_of(packet: ContextPacket) -> tuple[str, str]:
         return ROLE, "items"
     if kind == TYPE_STATE:
         return STATE, "items"
+    if kind == TYPE_AGENT:
+        return EVIDENCE, "agents"
     if kind in EVIDENCE_TYPES:
-        return EVIDENCE, "agents" if kind == TYPE_AGENT else "items"
+        return EVIDENCE, candidate.layer if candidate.layer in ("static", "tool") else "items"
     if kind == TYPE_HISTORY:
         return CONTEXT, "history"
     return CONTEXT, "memory" if kind == TYPE_MEMORY else "general"
@@ -144,9 +172,19 @@ def chat_message(message: Message, content: str) -> dict[str, Any]:
 
 
 class Template:
-    """Turns packets into pieces of a layout, in one language and with the roles of one build."""
+    """Turns packets into pieces of a layout, in one language and with the roles of one build.
 
-    def __init__(self, config: ContextConfig, counter: TokenCounter, query: str, roles: Iterable[str] = ()) -> None:
+    `titles` are lines above the layers, given (if only as an empty mapping) when the build has layers.
+    """
+
+    def __init__(
+        self,
+        config: ContextConfig,
+        counter: TokenCounter,
+        query: str,
+        roles: Iterable[str] = (),
+        titles: Mapping[str, str] | None = None,
+    ) -> None:
         self.config = config
         self.counter = counter
         self.query = query
@@ -154,6 +192,9 @@ class Template:
         self.texts = TEXTS[self.locale]
         self._role_labels = {role: role_label(role) for role in roles}
         self.labels = tuple(sorted(set(self._role_labels.values())))
+        self._titles = {(ROLE, "tools"): self.texts["tools"]}
+        if titles is not None:
+            self._titles |= {slot: titles.get(layer, self.texts[layer]) for layer, slot in LAYER_SLOTS.items()}
 
     def layout(self, extras: Sequence[str]) -> Layout:
         """Return an empty layout with Task and Output in it."""
@@ -163,6 +204,8 @@ class Template:
             style=self.config.messages_style,
             numbered=self.config.evidence_style == "numbered",
             extras=extras,
+            titles=self._titles,
+            tools_apart=self.config.tools_in == "api",
         )
         if body := shown_text(self.query):
             message = {"role": "user", "content": self.query}
@@ -182,11 +225,14 @@ class Template:
         return Piece(text, self.counter.count(text), message=message, message_tokens=cost, **fields)
 
     @staticmethod
-    def body(packet: ContextPacket, message: Message | None = None) -> str:
-        """Return what a packet says, normalised and not yet escaped; "" when it says nothing."""
+    def body(candidate: Candidate) -> str:
+        """Return what a candidate says, normalised and not yet escaped; "" when it says nothing."""
+        message = candidate.message
         if message is not None and (message.tool_calls or message.tool_call_id):
             return message_body(message)
-        return shown_text(packet.content)
+        if candidate.tool is not None:
+            return str(candidate.tool.text())
+        return shown_text(candidate.packet.content)
 
     def piece(
         self, candidate: Candidate, slot: tuple[str, str], order: tuple[Any, ...], body: str, *, shortened: bool = False
@@ -196,15 +242,14 @@ class Template:
         A shortened body gets the marker of compression.
         """
         section, group = slot
+        if group == "tools":
+            return self.tool(candidate.tool, order)
         marker = self.texts["compressed"] if shortened else ""
         text = escape(body, self.labels if section == CONTEXT else None)
         if marker:
             text = f"{text}\n{marker}" if text else marker
-        if section == EVIDENCE and self.config.citations:
-            cite = single_line(str(candidate.packet.meta.get("cite", "")))
-            if cite and not (group == "items" and self.config.evidence_style == "numbered"):
-                text = self.texts["cite"].format(cite=cite) + "\n" + text
-            return self._piece(text, order=order, cite=cite)
+        if section == EVIDENCE:
+            return self._evidence(candidate.packet, group, text, order)
         if group == "memory":
             text = f"{self.texts['memory']}: {text}"
         if group != "history":
@@ -217,6 +262,31 @@ class Template:
             content = body
         sent = chat_message(message, content)
         return self._piece(f"{self._label(message.role)}: {text}", message=sent, order=order)
+
+    def _evidence(self, packet: ContextPacket, group: str, text: str, order: tuple[Any, ...]) -> Piece:
+        if self.config.versions:
+            text = self._with_version(packet, text)
+        cite = single_line(str(packet.meta.get("cite", ""))) if self.config.citations else ""
+        agent = single_line(str(packet.meta.get("agent", ""))) if group == "agents" else ""
+        if agent:
+            text = self.texts["agent"].format(name=agent) + "\n" + text
+        elif cite and not (group == "items" and self.config.evidence_style == "numbered"):
+            text = self.texts["cite"].format(cite=cite) + "\n" + text
+        return self._piece(text, order=order, cite=cite)
+
+    def _with_version(self, packet: ContextPacket, text: str) -> str:
+        """Return an item with the version of what it says as its last line; a last line that looks so is escaped."""
+        before, line_break, last = text.rpartition("\n")
+        if _VERSION.fullmatch(last):
+            text = f"{before}{line_break}\\{last}"
+        version = single_line(str(packet.meta.get("version") or ""))
+        return f"{text}\n{self.texts['version'].format(version=version)}" if version else text
+
+    def tool(self, tool: Any, order: tuple[Any, ...]) -> Piece:
+        """Return the piece of a tool definition: a line of the text, or what it costs when it is sent beside it."""
+        if self.config.tools_in == "api":
+            return Piece("", 0, order, message_tokens=tool.api_tokens(self.counter))
+        return self._piece(escape(single_line(tool.text())), order=order)
 
     def left_out(self, turns: int) -> Piece:
         """Return the line that stands for turns that are left out of the history."""
@@ -237,22 +307,29 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class ParsedItem:
-    """One item read back from a context; `label` is its role, `Memory`, or its citation, else "".
+    """One item read back from a context; `label` is its role, `Memory`, its citation or its agent, else "".
 
     The summary of the earlier conversation has the label `summary`, a line for turns left out the label `left_out`.
+    `block` is the title of the layer it stands under, or of the tools; `version` what its last line says of it.
     """
 
     label: str
     content: str
+    block: str = ""
+    version: str = ""
 
 
-def parse_context(text: str, roles: Iterable[str] = ()) -> list[tuple[str, list[ParsedItem]]]:
+def parse_context(
+    text: str, roles: Iterable[str] = (), titles: Iterable[str] = (), *, versions: bool = False
+) -> list[tuple[str, list[ParsedItem]]]:
     """Read a rendered context back into its sections and items, escapes undone.
 
-    `roles` are the roles of the history when there are others than the usual ones. This is the contract that text
-    cannot forge structure: what comes back is what went in, up to line breaks and outer blank lines.
+    `roles` are the roles of the history and `titles` those of the layers when there are others than the usual ones;
+    `versions` as in the config. This is the contract that text cannot forge structure: what comes back is what went
+    in, up to line breaks and outer blank lines.
     """
     labels = tuple(sorted({role_label(role) for role in roles}))
+    known = {texts[name] for texts in TEXTS.values() for name in ("tools", *LAYER_SLOTS)} | set(titles)
     sections: list[tuple[str, list[str]]] = []
     before = ""
     for line in text.split("\n")[:-1]:
@@ -264,13 +341,46 @@ def parse_context(text: str, roles: Iterable[str] = ()) -> list[tuple[str, list[
         elif sections:
             sections[-1][1].append(line)
         before = line
-    return [(name, _parse_items(name, lines, labels)) for name, lines in sections]
+    parsed = []
+    for name, lines in sections:
+        items = []
+        for block, part in _blocks(lines, known) if name in (ROLE, EVIDENCE) else [("", lines)]:
+            for item in _parse_items(name, block, part, labels):
+                items.append(_read_version(item) if versions and name == EVIDENCE else item)
+        parsed.append((name, items))
+    return parsed
 
 
-def _parse_items(section: str, lines: list[str], labels: tuple[str, ...]) -> list[ParsedItem]:
+def _blocks(lines: list[str], titles: set[str]) -> list[tuple[str, list[str]]]:
+    """Return (title, lines) of the blocks of a section; "" for what stands above the first title."""
+    blocks: list[tuple[str, list[str]]] = [("", [])]
+    for line in lines:
+        if line in titles:
+            if blocks[-1][1][-1:] == ["---"]:
+                blocks[-1][1].pop()
+            blocks.append((line[1:-1], []))
+        else:
+            blocks[-1][1].append(line)
+    return blocks
+
+
+def _read_version(item: ParsedItem) -> ParsedItem:
+    content, version = item.content, ""
+    before, line_break, last = content.rpartition("\n")
+    if line_break and _VERSION.fullmatch(last) and not last.startswith("\\"):
+        content, version = before, last.removeprefix("(version: ").removesuffix(")")
+        before, line_break, last = content.rpartition("\n")
+    if _VERSION.fullmatch(last) and last.startswith("\\"):
+        content = f"{before}{line_break}{last[1:]}"
+    return ParsedItem(item.label, content, item.block, version)
+
+
+def _parse_items(section: str, block: str, lines: list[str], labels: tuple[str, ...]) -> list[ParsedItem]:
     if section in (TASK, OUTPUT):
         body = "\n".join(lines)
         return [ParsedItem("", unescape(body))] if body else []
+    if block in {texts["tools"][1:-1] for texts in TEXTS.values()}:
+        return [ParsedItem("", unescape(line), block) for line in lines]
     context = section == CONTEXT
     intros, summaries = ({texts[name] for texts in TEXTS.values()} for name in ("intro", "summary"))
     if section == EVIDENCE and lines[:1] and lines[0] in intros and _NUMBERED_LABEL.fullmatch("".join(lines[1:2])):
@@ -297,7 +407,7 @@ def _parse_items(section: str, lines: list[str], labels: tuple[str, ...]) -> lis
             items[-1][1].append(line)
         fresh = False
     undo = labels if context else None
-    return [ParsedItem(label, unescape("\n".join(part), undo)) for label, part in items]
+    return [ParsedItem(label, unescape("\n".join(part), undo), block) for label, part in items]
 
 
 def _open_numbered(lines: list[str]) -> list[str]:

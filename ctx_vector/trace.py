@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from ctx_vector.compress import Journal
 from ctx_vector.config import ContextConfig
 from ctx_vector.gather import Gathered, SourceSpec
-from ctx_vector.history import History, Plan, Said, history_bound, turns_of
+from ctx_vector.history import History, Plan, Said, history_bound, read_turns
 from ctx_vector.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Trace:
 
     def history(self) -> History:
         """Return the history as it was planned, nothing placed yet."""
-        turns, left_out = turns_of(self.said, self.query)
+        turns, left_out = read_turns(self.said, self.query, self.config)
         plan = self.plan
         return History(
             plan.strategy,

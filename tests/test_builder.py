@@ -191,9 +191,6 @@ def test_an_encoder_that_cannot_be_loaded_is_a_clear_error(monkeypatch):
         ({"strategy": "hybrid"}, "planned and not built yet"),
         ({"strategy": "cosin"}, "did you mean 'cosine'"),
         ({"mmr_lambda": 0.5}, "mmr_lambda: not built yet"),
-        ({"shrink_order": ("history",)}, "shrink_order: not built yet"),
-        ({"budgets": {"evidence": 100, "history": 50}}, "budgets.evidence"),
-        ({"include": {"memory": False}}, "include"),
     ],
 )
 def test_what_is_not_built_yet_says_so_at_once(changes, message):

@@ -67,6 +67,8 @@ BOUNDS = {
     "evidence_style": choice("plain", "numbered"),
     "messages_style": choice("single", "split"),
     "citations": SWITCH,
+    "versions": SWITCH,
+    "tools_in": choice("text", "api"),
     "compress_encode": SWITCH,
     "reminder": TEXT,
     "locale": choice("auto", "en", "zh"),

@@ -27,7 +27,7 @@ LAYERS = {
     "pipeline": """
         trace
         live_sources
-        inputs record gather history ranking placing select compress structure layout""",
+        inputs record gather history ranking filling parts tool_rows placing select compress structure layout""",
     "what the stages stand on": """
         tools trim summary source_loaders
         knowledge sync staging sync_report upkeep views hits filters catalog

@@ -65,10 +65,10 @@ def hold_sizes(query, moves, style, evidence):
     assert layout.size().shared == 0 and layout.size().text == fixed.text
     for kind, text, role, order, shortened, take in moves:
         made = candidate(kind, text, role)
-        body = template.body(made.packet, made.message)
+        body = template.body(made)
         if not body:
             continue
-        slot = slot_of(made.packet)
+        slot = slot_of(made)
         piece = template.piece(made, slot, (order,), body, shortened=shortened)
         layout.add(*slot, piece)
         put.append((slot, piece))
@@ -110,7 +110,7 @@ def test_sections_stand_in_the_order_of_the_template_whatever_comes_first():
     layout = template.layout(["B", "A"])
     for kind in reversed(KINDS):
         made = candidate(kind, kind, "user")
-        slot = ("A", "items") if kind == "Notes" else slot_of(made.packet)
+        slot = ("A", "items") if kind == "Notes" else slot_of(made)
         layout.add(*slot, template.piece(made, slot, (0,), kind))
     names = ["Role & Policies", "Task", "State", "A", "Evidence", "Context", "Output"]
     assert list(layout.bodies()) == names

@@ -1,0 +1,124 @@
+"""Filling: which candidates stand in the context, and the proof that it fits.
+
+fill     system instructions first, then one of
+             whole    without part budgets: the newest turns, tools by their cap, one greedy pass over the rest
+             parts    each part up to its budget, then parts shrink until the whole fits (parts.py)
+prove    render, count the whole again, and drop the lowest-ranked packets until it really fits
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from ctx_vector.config import ContextConfig
+from ctx_vector.errors import BudgetError
+from ctx_vector.layout import Layout
+from ctx_vector.parts import PartFiller
+from ctx_vector.placing import Placer
+from ctx_vector.select import Filler
+from ctx_vector.structure import Template
+from ctx_vector.tool_rows import put_tools
+
+if TYPE_CHECKING:
+    from ctx_vector.compress import Shortener
+    from ctx_vector.history import History
+    from ctx_vector.ranking import Ranked
+
+#: The share of `max_tokens` that tool definitions may take when they have no budget of their own.
+TOOLS_SHARE: Final = 0.2
+NOTHING_FITS: Final = "nothing besides the fixed parts fits the budget"
+
+
+@dataclass(slots=True, eq=False)
+class Filled:
+    """A filled layout: the rows chosen, in order of choice, and what a person should know of it."""
+
+    layout: Layout
+    filler: Filler
+    placer: Placer
+    warnings: list[str]
+
+    @property
+    def chosen(self) -> list[Ranked]:
+        """The kept rows in order of choice."""
+        return self.filler.chosen
+
+    def prove(self) -> tuple[str, list[dict[str, Any]], int, int]:
+        """Return text, messages, and the tokens of both, counted on what was rendered.
+
+        With an additive tokenizer the first count already fits; with others the layout's sums are only near, and the
+        lowest-ranked packets go until it does.
+        """
+        limit = self.filler.config.max_tokens
+        while True:
+            text, messages, *sizes = self.layout.render()
+            over = max(sizes) + self.layout.size().apart - limit
+            if over <= 0:
+                return text, messages, sizes[0], sizes[1]
+            step = max(1, over // 2)  # in a few steps, and hardly ever more than needed
+            if not self.filler.give_back(step) and not self.placer.give_back(step):
+                raise BudgetError(max(sizes), limit, self.layout.parts(), max(sizes))
+
+
+def fill(
+    ranked: Sequence[Ranked], history: History, template: Template, config: ContextConfig, shortener: Shortener
+) -> Filled:
+    """Fill a layout from `ranked`, all candidates of a build, best first; each row gets its fate.
+
+    Raises BudgetError when what is never cut is over the limit.
+    """
+    left_out = {part for part, wanted in config.include.items() if not wanted}
+    for row in ranked:
+        if not row.reason and row.part in left_out:
+            row.drop("quota", f"include.{row.part} is False")
+    rows = [row for row in ranked if not row.reason]
+    layout = template.layout(_extras(rows))
+    filler = Filler(layout, template, config, shortener)
+    system = sorted((row for row in rows if row.part == "system"), key=lambda row: row.place)
+    for row in system:
+        filler.put_fixed(row)
+    warnings = _check_fixed(layout, config, system)
+    layout.fix()
+    said = sorted((row for row in rows if row.candidate.message is not None), key=lambda row: row.candidate.rank)
+    rest = [row for row in rows if row.part != "system" and row.candidate.message is None]
+    placer = Placer(history, said, filler)
+    if any(limit is not None for part, limit in config.budgets.items() if part not in ("history", "images")):
+        warnings += PartFiller(filler, placer, rest).fill()
+    else:
+        warnings += _fill_whole(filler, placer, rest)
+    if rest and not any(row.piece for row in (*rest, *said)):
+        warnings.append(NOTHING_FITS)
+    return Filled(layout, filler, placer, warnings)
+
+
+def _fill_whole(filler: Filler, placer: Placer, rows: Sequence[Ranked]) -> list[str]:
+    tools = [row for row in rows if row.candidate.tool is not None]
+    rest = [row for row in rows if row.candidate.tool is None] if tools else rows
+    warnings = placer.fill(rest)
+    if tools:
+        put_tools(filler, tools, int(filler.config.max_tokens * TOOLS_SHARE))
+    filler.greedy(rest)
+    return warnings
+
+
+def _extras(rows: Sequence[Ranked]) -> list[str]:
+    """Return the names of the sections that callers named, in the order of gathering."""
+    named = [row for row in rows if row.candidate.packet.meta.get("section") is not None]
+    return list(dict.fromkeys(row.section for row in sorted(named, key=lambda row: row.candidate.rank)))
+
+
+def _check_fixed(layout: Layout, config: ContextConfig, system: Sequence[Ranked]) -> list[str]:
+    # exact with an additive tokenizer; `prove` counts the whole again in any case
+    used = layout.size().total if layout.counter.additive else max(layout.render()[2:])
+    if used > config.max_tokens:
+        raise BudgetError(used, config.max_tokens, layout.parts(), used)
+    warnings, reserve = [], config.max_tokens - config.shared_limit
+    if system and config.reserve_ratio > 0 and used > reserve:
+        warnings.append(f"system instructions, Task and Output take {used} tokens, over the reserve of {reserve}")
+    limit = config.budgets.get("system")
+    if system and limit is not None and layout.block("Role & Policies", "items") > limit:
+        taken = layout.block("Role & Policies", "items")
+        warnings.append(f"system instructions take {taken} tokens, over their budget of {limit}; they are never cut")
+    return warnings
