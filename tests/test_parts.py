@@ -32,10 +32,8 @@ def packet(part, count, score=0.9, mark=""):
 
 
 def used(built, part):
-    names = {"evidence": ("Evidence", None), "state": ("State", None)}
-    section, _ = names.get(part, ("Context", None))
-    kinds = (KINDS.get(part, "conversation_history"),)
-    return sum(item.tokens for item in built.kept if item.section == section and item.packet.type in kinds)
+    kind = KINDS.get(part, "conversation_history")
+    return sum(item.tokens for item in built.kept if item.packet.type == kind)
 
 
 def practice(**changes):
