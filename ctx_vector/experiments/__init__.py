@@ -1,0 +1,34 @@
+"""The laboratory: which way of scoring works on your data, and whether to believe the answer.
+
+    from ctx_vector.experiments import read_dataset, run_experiment, strategies
+
+    data = read_dataset("data/my-set")
+    report = run_experiment(data, strategies(["jaccard", "cosine"]), budgets=(500, 1000, 2000))
+    for comparison in report.comparisons:
+        print(comparison.words)
+
+    dataset       documents, queries and judgements; reading: BEIR folders and files of pairs
+    corpus        the documents as the product holds them, behind a builder
+    metrics       of a built context, and of the ranking behind it
+    runner        arms x queries x budgets -> Report (result)
+    significance  tests, intervals, corrections, power, verdicts in words
+
+Nothing of the package imports this. It needs the extra `lab`: pip install 'ctx_vector[lab]'
+"""
+
+from ctx_vector.experiments.dataset import Dataset, Document, Query
+from ctx_vector.experiments.reading import read_dataset
+from ctx_vector.experiments.result import Report
+from ctx_vector.experiments.runner import Arm, base_config, run_experiment, strategies
+
+__all__ = [
+    "Arm",
+    "Dataset",
+    "Document",
+    "Query",
+    "Report",
+    "base_config",
+    "read_dataset",
+    "run_experiment",
+    "strategies",
+]

@@ -1,0 +1,276 @@
+"""Reading data sets: BEIR folders and files of pairs. Errors name file and line.
+
+    read_dataset("data/x")              a BEIR folder: corpus.jsonl, queries.jsonl, qrels/test.tsv
+    read_dataset("pairs.jsonl")         a query and the text that answers it, one pair a line
+    read_dataset("c1", "c2", ...)       several folders, each a collection of its own
+
+BEIR fields may be joined by more. Documents: `timestamp`, `session` and `role` (turns of a conversation, in order of
+speaking), `memory_type` (a memory; see corpus.py), `collection`. Queries: `now` (when it is asked), `category` (or
+`kind`, and `lang`), `group`, `collection`. Whatever else a line has stays in `metadata`. Times without a zone are UTC,
+so that a data set means the same on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from ctx_vector.errors import InputError
+from ctx_vector.experiments.dataset import Dataset, Document, Query, twice
+from ctx_vector.packets import clean_text
+
+SPLITS: Final = ("test", "dev", "train")
+_QUERY_KEYS: Final = ("query", "question")
+_POSITIVE_KEYS: Final = ("positives", "positive", "passages", "passage", "answers", "answer")
+_NEGATIVE_KEYS: Final = ("negatives", "negative")
+
+
+def read_dataset(*paths: str | Path, split: str | None = None, name: str | None = None) -> Dataset:
+    """Read one data set, or several as one, each a collection of its own.
+
+    A folder is read as BEIR, a file as pairs. `split` names the qrels file, by default the first there is of test, dev,
+    train. Raises InputError naming file and line, OSError when a file cannot be read.
+    """
+    if not paths:
+        raise InputError("expected at least one data set")
+    read = [_read(Path(path), split) for path in paths]
+    if len(read) == 1:
+        return replace(read[0], name=name or read[0].name)
+    return _joined(read, name)
+
+
+def _read(path: Path, split: str | None) -> Dataset:
+    if path.is_dir():
+        return read_beir(path, split)
+    if not path.exists():
+        raise InputError(f"{path}: there is no such folder or file; a data set is a BEIR folder or a file of pairs")
+    return read_pairs(path)
+
+
+def _joined(parts: Sequence[Dataset], name: str | None) -> Dataset:
+    names = [part.name for part in parts]
+    if len(set(names)) < len(names):
+        raise InputError(f"two data sets are named {twice(names)!r}; give each folder a name of its own")
+    documents: list[Document] = []
+    queries: list[Query] = []
+    qrels: dict[str, Mapping[str, int]] = {}
+    for part in parts:
+
+        def own(id_: str, part: Dataset = part) -> str:
+            return f"{part.name}/{id_}"
+
+        def world(old: str, part: Dataset = part) -> str:
+            return own(old) if old else part.name
+
+        documents += [replace(item, id=own(item.id), collection=world(item.collection)) for item in part.documents]
+        queries += [
+            replace(item, id=own(item.id), group=world(item.group), collection=world(item.collection))
+            for item in part.queries
+        ]
+        qrels |= {own(id_): {own(key): value for key, value in grades.items()} for id_, grades in part.qrels.items()}
+    skipped = sum(part.skipped for part in parts)
+    return Dataset(name or " + ".join(names), tuple(documents), tuple(queries), qrels, skipped)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield (number, line) of a text file; only a line feed ends a line, for JSON may hold U+2028 as it is."""
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    except FileNotFoundError:
+        raise InputError(
+            f"{path} does not exist; a BEIR folder has corpus.jsonl, queries.jsonl, qrels/test.tsv"
+        ) from None
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield number, line.rstrip("\r")
+
+
+def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield (place, object) for every line of a JSONL file."""
+    for number, line in _lines(path):
+        place = f"{path}, line {number}"
+        try:
+            found = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{place}: no valid JSON: {error}") from None
+        if not isinstance(found, dict):
+            raise InputError(f"{place}: expected an object, got {line:.60}")
+        yield place, found
+
+
+def _text(place: str, item: Mapping[str, Any], key: str, default: str | None = None) -> str:
+    value = item.get(key)
+    if value is None and default is not None:
+        return default
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str) or (default is None and not value.strip()):
+        raise InputError(f"{place}: {key}: expected a text that is not blank, got {value!r:.60}")
+    return clean_text(value)
+
+
+def _time(place: str, item: Mapping[str, Any], key: str) -> datetime | None:
+    value = item.get(key)
+    if value is None or value == "":
+        return None
+    try:
+        if isinstance(value, str):
+            found = datetime.fromisoformat(value.strip())
+            return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            return datetime.fromtimestamp(value, UTC)
+    except (ValueError, OverflowError, OSError):
+        pass
+    raise InputError(f"{place}: {key}: expected a time like 2024-05-31T08:00:00, got {value!r:.60}")
+
+
+_DOCUMENT_KEYS: Final = frozenset({"_id", "text", "title", "timestamp", "session", "role", "collection"})
+_QUERY_FIELDS: Final = frozenset({"_id", "text", "now", "category", "group", "collection"})
+_T = TypeVar("_T", Document, Query)
+
+
+def _document(place: str, item: Mapping[str, Any]) -> Document:
+    session, role = _text(place, item, "session", ""), _text(place, item, "role", "")
+    return Document(
+        id=_text(place, item, "_id"),
+        text=_text(place, item, "text"),
+        title=_text(place, item, "title", ""),
+        timestamp=_time(place, item, "timestamp"),
+        session=session or None,
+        role=role or None,
+        collection=_text(place, item, "collection", ""),
+        metadata={key: value for key, value in item.items() if key not in _DOCUMENT_KEYS},
+    )
+
+
+def _category(place: str, item: Mapping[str, Any]) -> str:
+    parts = [_text(place, item, "category", "") or _text(place, item, "kind", ""), _text(place, item, "lang", "")]
+    return ", ".join(filter(None, parts))
+
+
+def _query(place: str, item: Mapping[str, Any]) -> Query:
+    return Query(
+        id=_text(place, item, "_id"),
+        text=_text(place, item, "text"),
+        now=_time(place, item, "now"),
+        category=_category(place, item),
+        group=_text(place, item, "group", ""),
+        collection=_text(place, item, "collection", ""),
+        metadata={key: value for key, value in item.items() if key not in _QUERY_FIELDS},
+    )
+
+
+def _by_id(path: Path, make: Callable[[str, Mapping[str, Any]], _T]) -> dict[str, _T]:
+    found: dict[str, _T] = {}
+    for place, item in _objects(path):
+        made = make(place, item)
+        if made.id in found:
+            raise InputError(f"{place}: the id {made.id!r} is there already")
+        found[made.id] = made
+    return found
+
+
+def read_beir(folder: str | Path, split: str | None = None) -> Dataset:
+    """Read a BEIR folder: corpus.jsonl, queries.jsonl and qrels/NAME.tsv (query-id, corpus-id, score).
+
+    Queries without evidence in this split are left out. Raises InputError naming file and line.
+    """
+    folder = Path(folder)
+    documents = _by_id(folder / "corpus.jsonl", _document)
+    queries = _by_id(folder / "queries.jsonl", _query)
+    path = _qrels_path(folder, split)
+    qrels: dict[str, dict[str, int]] = {}
+    for number, line in _lines(path):
+        place = f"{path}, line {number}"
+        parts = line.split("\t")
+        if number == 1 and parts[-1].strip().lower() in ("score", "relevance"):
+            continue
+        if len(parts) == 4:  # as trec_eval has it: query, iteration, document, grade
+            del parts[1]
+        if len(parts) != 3:
+            raise InputError(f"{place}: expected query-id, corpus-id and score with tabs between, got {line!r:.80}")
+        query, document, grade = (part.strip() for part in parts)
+        if query not in queries:
+            raise InputError(f"{place}: there is no query {query!r} in queries.jsonl")
+        if document not in documents:
+            raise InputError(f"{place}: there is no document {document!r} in corpus.jsonl")
+        try:
+            given = int(grade)
+        except ValueError:
+            raise InputError(f"{place}: score: expected a whole number, got {grade!r:.40}") from None
+        if qrels.setdefault(query, {}).setdefault(document, given) != given:
+            raise InputError(f"{place}: {document!r} has another score for {query!r} further up")
+        asked_in, found_in = queries[query].collection, documents[document].collection
+        if asked_in != found_in:
+            raise InputError(f"{place}: the query is of collection {asked_in!r}, the document of {found_in!r}")
+    asked = tuple(query for id_, query in queries.items() if any(grade > 0 for grade in qrels.get(id_, {}).values()))
+    kept = {query.id: qrels[query.id] for query in asked}
+    return Dataset(folder.resolve().name, tuple(documents.values()), asked, kept, len(queries) - len(asked))
+
+
+def _qrels_path(folder: Path, split: str | None) -> Path:
+    if split is not None:
+        return folder / "qrels" / f"{split}.tsv"
+    for known in SPLITS:
+        if (folder / "qrels" / f"{known}.tsv").is_file():
+            return folder / "qrels" / f"{known}.tsv"
+    others = sorted((folder / "qrels").glob("*.tsv"))
+    return others[0] if others else folder / "qrels" / f"{SPLITS[0]}.tsv"
+
+
+def read_pairs(path: str | Path) -> Dataset:
+    """Read a JSONL file of queries with the texts that answer them.
+
+    A line has `query` (or question) and `positive` (or positives, passage(s), answer(s)): a text, or a list of texts or
+    of objects with `text` and maybe `grade`, `title`, `timestamp`. Texts under `negative` or `negatives` are documents
+    too. `id`, `now`, `category`, `group` and `collection` are optional. All texts together are the documents;
+    equal ones are one.
+
+    Raises InputError naming file and line.
+    """
+    path = Path(path)
+    documents: dict[tuple[str, str, str], Document] = {}
+    queries: list[Query] = []
+    qrels: dict[str, dict[str, int]] = {}
+    skipped = 0
+    for number, (place, item) in enumerate(_objects(path), 1):
+        asked = next((key for key in _QUERY_KEYS if item.get(key) is not None), None)
+        if asked is None:
+            raise InputError(f'{place}: query: it is missing; a line is like {{"query": ..., "positive": ...}}')
+        text, world = _text(place, item, asked), _text(place, item, "collection", "")
+        id_ = _text(place, item, "id", f"q{number}")
+        if id_ in qrels:
+            raise InputError(f"{place}: the id {id_!r} is there already")
+        key = next((key for key in _POSITIVE_KEYS if item.get(key) is not None), None)
+        if key is None:
+            raise InputError(f"{place}: positive: it is missing; give the text, or texts, that answer the query")
+        grades: dict[str, int] = {}
+        for name, least in ((key, 1), *((name, 0) for name in _NEGATIVE_KEYS)):
+            for passage, grade in _passages(place, name, item.get(name), least):
+                found = _document(place, {**passage, "_id": f"d{len(documents) + 1}", "collection": world})
+                known = documents.setdefault((world, found.title, found.text), found)
+                grades[known.id] = max(grade, grades.get(known.id, 0))
+        if not any(grade > 0 for grade in grades.values()):
+            skipped += 1
+            continue
+        qrels[id_] = grades
+        queries.append(_query(place, {**item, "_id": id_, "text": text}))
+    return Dataset(path.stem, tuple(documents.values()), tuple(queries), qrels, skipped)
+
+
+def _passages(place: str, name: str, value: Any, least: int) -> Iterator[tuple[Mapping[str, Any], int]]:
+    """Yield (fields of a document, grade) of a text, an object, or a list of them."""
+    for passage in () if value is None else value if isinstance(value, list) else [value]:
+        fields = {"text": passage} if isinstance(passage, str) else passage
+        if not isinstance(fields, Mapping):
+            raise InputError(f"{place}: {name}: expected a text or an object with 'text', got {passage!r:.60}")
+        grade = fields.get("grade", least)
+        if isinstance(grade, bool) or not isinstance(grade, int):
+            raise InputError(f"{place}: {name}: grade: expected a whole number, got {grade!r:.40}")
+        yield {key: fields.get(key) for key in ("text", "title", "timestamp", "session", "role")}, grade

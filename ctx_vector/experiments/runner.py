@@ -1,0 +1,398 @@
+"""Runs arms over a data set through the real ContextBuilder, at several budgets, and compares them.
+
+    report = run_experiment(read_dataset("data/x"), strategies(["jaccard", "cosine"]), budgets=(500, 1000, 2000))
+
+An arm is a named set of changes to the config. The first arm is the baseline. For each query an arm builds once with
+ample room, which gives its ranking, and once for each budget.
+
+**Budgets count the rendered candidates**, joiners included, and nothing else: headers, Task and Output come on top, so
+that arms are compared on what they choose. So `reserve_ratio` is 0, and what would filter before the budget does is
+lifted (`LIFTED`): floors of relevance, for they mean another thing for each scorer, and limits of hits. Whoever wants
+them in the comparison puts them into an arm or into `base`.
+
+Arms take turns on each query, so that a loaded machine slows all of them alike. Vectors are shared by all arms.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ctx_vector.config import ContextConfig
+from ctx_vector.errors import ConfigError, InputError
+from ctx_vector.experiments.corpus import KINDS, Corpus
+from ctx_vector.experiments.dataset import Dataset, Query
+from ctx_vector.experiments.metrics import (
+    RANKING,
+    SMALL_IS_BETTER,
+    Item,
+    context_metrics,
+    ranked_documents,
+    ranking_metrics,
+)
+from ctx_vector.experiments.result import ArmNote, DataNote, Report, Scores, histogram, shown
+from ctx_vector.experiments.significance import ALPHA, RESAMPLES, Comparison, compare_all
+
+if TYPE_CHECKING:
+    from ctx_vector.builder import ContextBuilder
+    from ctx_vector.packets import BuiltContext
+    from ctx_vector.stages import Encoder
+
+BUDGETS: Final = (500, 1000, 2000)
+DEPTH: Final = 1_000
+RANKING_TOKENS: Final = 16_000  # room for the first ten documents, whatever their size
+TESTED: Final = ("evidence_recall", "all_evidence", "freshness", "ndcg@10")
+LIFTED: Final[Mapping[str, Any]] = {
+    "reserve_ratio": 0.0,
+    "min_relevance": 0.0,
+    "memory_limit": None,
+    "memory_min_importance": 0.0,
+    "knowledge_limit": DEPTH,
+    "knowledge_min_score": 0.0,
+}
+RESAMPLE: Final = ("queries", "groups")
+_WEIGHTS: Final = {"recency_weight": "relevance_weight", "relevance_weight": "recency_weight"}
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """A named set of changes to the config; one weight alone sets the other, for they sum to 1.
+
+    `chunk_tokens` is the size of passages that documents are divided into, instead of the default.
+    """
+
+    name: str
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    chunk_tokens: int | None = None
+
+    def config(self, base: ContextConfig) -> ContextConfig:
+        """Return the arm's config. Raises ConfigError naming the arm."""
+        changes = dict(self.changes)
+        for name, other in _WEIGHTS.items():
+            weight = changes.get(name)
+            if isinstance(weight, (int, float)) and other not in changes:
+                changes[other] = round(1 - weight, 12)
+        try:
+            return base.with_(**changes)
+        except ConfigError as error:
+            raise ConfigError([f"arm {self.name}: {problem}" for problem in error.problems]) from None
+
+
+def strategies(names: Sequence[str]) -> list[Arm]:
+    """Return an arm for each strategy, by its name."""
+    return [Arm(name, {"strategy": name}) for name in names]
+
+
+def base_config(changes: Mapping[str, Any] | None = None) -> ContextConfig:
+    """Return the config that arms start from: the defaults with `LIFTED`, and these changes on top."""
+    return Arm("base", {**LIFTED, **(changes or {})}).config(ContextConfig())
+
+
+def run_experiment(
+    dataset: Dataset,
+    arms: Sequence[Arm],
+    budgets: Sequence[int] = BUDGETS,
+    *,
+    base: ContextConfig | None = None,
+    encoder: Encoder | None = None,
+    cache: str | Path | None = None,
+    kind: str = "auto",
+    resample: str = "queries",
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    alpha: float = ALPHA,
+    tested: Sequence[str] = TESTED,
+    progress: Progress | None = None,
+) -> Report:
+    """Run every arm on every query at every budget, and compare the arms with the first one.
+
+    `cache` is a folder that keeps vectors for the next run. `kind` says what the documents become: `knowledge`,
+    `memories`, or `auto`: memories where they are turns of a conversation or have a `memory_type`.
+    `resample="groups"` makes groups the unit of chance.
+    `tested` are the metrics that are compared. `progress(what, done, total)` is told how far it is.
+
+    Raises InputError for wrong arguments, ConfigError for an arm that cannot be, and whatever a strategy raises.
+    """
+    sizes = _check(arms, budgets, kind, resample, dataset)
+    base = base_config() if base is None else base
+    configs = [arm.config(base) for arm in arms]
+    recorder = _Recorder(dataset, arms, sizes)
+    tell = progress or (lambda what, done, total: None)
+    began = time.perf_counter()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ctx_vector-lab-")))
+        model = _cached(encoder, cache, stack)
+        lost, passages, memories, asked = 0, 0, 0, 0
+        for number, collection in enumerate(dataset.collections):
+            queries = [query for query in dataset.queries if query.collection == collection]
+            corpora: dict[int | None, Corpus] = {}
+            for chunk_tokens in dict.fromkeys(arm.chunk_tokens for arm in arms):
+                tell("indexing", number, len(dataset.collections))
+                place = folder / f"{number}-{chunk_tokens}"
+                corpora[chunk_tokens] = Corpus(
+                    dataset.documents_of(collection), place, model, base, kind=kind, chunk_tokens=chunk_tokens
+                )
+                stack.callback(corpora[chunk_tokens].close)
+            lost += max(corpus.lost for corpus in corpora.values())
+            passages = max(passages, *(corpus.passages for corpus in corpora.values()))
+            memories += max(corpus.memories for corpus in corpora.values())
+            model.encode_queries([query.text for query in queries])
+            recorder.run(queries, list(zip(arms, configs, strict=True)), corpora, tell, asked)
+            asked += len(queries)
+        kind = "memories" if memories and not passages else "knowledge" if not memories else "knowledge and memories"
+        counter = next(iter(corpora.values())).builder.counter.name
+        made = _made(model, counter, base, seed, resamples, alpha, resample, kind)
+    comparing = time.perf_counter()
+    comparisons = _compare(dataset, arms, recorder.values, tested, resample, seed, resamples, alpha, tell)
+    ended = time.perf_counter()
+    return Report(
+        data=DataNote(
+            dataset.name, dataset.digest, len(dataset.documents), len(dataset.queries), len(dataset.groups),
+            dataset.skipped, kind,
+        ),
+        arms=tuple(
+            ArmNote(arm.name, config.hash, _differences(config), arm.chunk_tokens)
+            for arm, config in zip(arms, configs, strict=True)
+        ),
+        budgets=sizes,
+        queries=dataset.queries,
+        grades=tuple(dataset.grades(query) for query in dataset.queries),
+        values=recorder.values,
+        found=recorder.kept(),
+        scores=recorder.scores(),
+        comparisons=tuple(comparisons),
+        evidence=_evidence(dataset),
+        made=made,
+        notes=tuple(_notes(dataset, configs, arms, lost, passages, resample)),
+        milliseconds=recorder.milliseconds,
+        seconds={"building": round(comparing - began, 1), "comparing": round(ended - comparing, 1)},
+    )  # fmt: skip
+
+
+def _check(arms: Sequence[Arm], budgets: Sequence[int], kind: str, resample: str, dataset: Dataset) -> tuple[int, ...]:
+    names = [arm.name for arm in arms]
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"arms: expected one or more with different names, got {', '.join(names) or 'none'}")
+    for size in budgets:
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise InputError(f"budgets: expected whole numbers of tokens >= 1, got {size!r}")
+    if not budgets:
+        raise InputError("budgets: expected at least one number of tokens")
+    for name, value, choices in (("kind", kind, KINDS), ("resample", resample, RESAMPLE)):
+        if value not in choices:
+            raise InputError(f"{name}: expected one of {', '.join(choices)}, got {value!r}")
+    if resample == "groups" and len(dataset.groups) < 2:
+        raise InputError(f"resample: {dataset.name} has only one group; compare by queries")
+    return tuple(sorted(set(budgets)))
+
+
+def _cached(encoder: Encoder | None, cache: str | Path | None, stack: ExitStack) -> Encoder:
+    from ctx_vector.encoders import CachedEncoder, load_encoder
+    from ctx_vector.experiments.vector_file import VectorFile
+
+    store = None
+    if cache is not None:
+        store = VectorFile(Path(cache) / "vectors.sqlite3")
+        stack.callback(store.close)
+    return CachedEncoder(encoder or load_encoder(), capacity=100_000, store=store)
+
+
+class _Recorder:
+    """Runs the builds and keeps what they measure."""
+
+    def __init__(self, dataset: Dataset, arms: Sequence[Arm], budgets: tuple[int, ...]) -> None:
+        self.dataset = dataset
+        self.budgets = budgets
+        count = len(dataset.queries)
+        self._at = {query.id: place for place, query in enumerate(dataset.queries)}
+        names = [f"{name}@{size}" for size in budgets for name in ("evidence_recall", "all_evidence", "precision",
+                                                                   "freshness", "tokens")]  # fmt: skip
+        self.values = {arm.name: {name: np.full(count, np.nan) for name in (*names, *RANKING)} for arm in arms}
+        self.milliseconds = {arm.name: {f"{size}": np.full(count, np.nan) for size in budgets} for arm in arms}
+        self._kept: dict[str, dict[int, list[frozenset[str]]]] = {
+            arm.name: {size: [frozenset()] * count for size in budgets} for arm in arms
+        }
+        self._scores: dict[str, tuple[list[float], list[float]]] = {arm.name: ([], []) for arm in arms}
+
+    def kept(self) -> dict[str, dict[int, tuple[frozenset[str], ...]]]:
+        """Return the evidence that was in each context."""
+        return {arm: {size: tuple(found) for size, found in sizes.items()} for arm, sizes in self._kept.items()}
+
+    def scores(self) -> dict[str, Scores]:
+        """Return how often each relevance was given."""
+        return {arm: Scores(histogram(good), histogram(bad)) for arm, (good, bad) in self._scores.items()}
+
+    def run(
+        self,
+        queries: Sequence[Query],
+        arms: Sequence[tuple[Arm, ContextConfig]],
+        corpora: Mapping[int | None, Corpus],
+        tell: Progress,
+        before: int,
+    ) -> None:
+        """Run all arms on the queries of one collection."""
+        builders = {arm.name: corpora[arm.chunk_tokens].builder.with_config(config) for arm, config in arms}
+        ample = {
+            arm.name: corpora[arm.chunk_tokens].builder.with_config(
+                config.with_(fill="skip", enable_compression=False)
+            )
+            for arm, config in arms
+        }  # fmt: skip
+        for arm, _ in arms:  # whatever is loaded or made at the first use is no latency of the first query
+            builders[arm.name].assemble(queries[0].text, max_tokens=RANKING_TOKENS, now=self._now(queries[0], corpora))
+        for done, query in enumerate(queries):
+            tell("building", before + done, len(self.dataset.queries))
+            turn = done % len(arms)
+            for arm, _ in (*arms[turn:], *arms[:turn]):
+                corpus = corpora[arm.chunk_tokens]
+                now = self._now(query, corpora)
+                fixed = self._rank(arm.name, query, corpus, ample[arm.name], now)
+                for size in self.budgets:
+                    self._build(arm.name, query, corpus, builders[arm.name], now, size, fixed)
+
+    @staticmethod
+    def _now(query: Query, corpora: Mapping[int | None, Corpus]) -> Any:
+        return query.now or next(iter(corpora.values())).newest or "2000-01-01T00:00:00+00:00"
+
+    def _rank(self, arm: str, query: Query, corpus: Corpus, builder: ContextBuilder, now: Any) -> int:
+        """Record the ranking, and return how many tokens a context has besides its candidates."""
+        built = builder.assemble(query.text, max_tokens=RANKING_TOKENS, now=now)
+        _refuse_faults(arm, built)
+        grades = self.dataset.grades(query)
+        ranking = ranked_documents(corpus.document_of(item) for item in built.kept)
+        at = self._at[query.id]
+        for name, value in ranking_metrics(ranking, grades).items():
+            self.values[arm][name][at] = value
+        good, bad = self._scores[arm]
+        for item in (*built.kept, *built.dropped):
+            (good if grades.get(corpus.document_of(item), 0) > 0 else bad).append(item.relevance)
+        return built.budget.total_used - sum(item.tokens for item in built.kept)
+
+    def _build(
+        self, arm: str, query: Query, corpus: Corpus, builder: ContextBuilder, now: Any, size: int, fixed: int
+    ) -> None:
+        most = size + fixed
+        while True:
+            built = builder.assemble(query.text, max_tokens=most, now=now)
+            over = sum(item.tokens for item in built.kept) - size
+            if over <= 0:
+                break
+            most -= over  # only with labels or tokenizers whose counts do not add
+        at = self._at[query.id]
+        items = [Item(corpus.document_of(item), item.tokens, item.action == "full") for item in built.kept]
+        grades = self.dataset.grades(query)
+        for name, value in context_metrics(items, grades, self.dataset.versions(query)).items():
+            self.values[arm][f"{name}@{size}"][at] = value
+        found = frozenset(item.document for item in items if item.whole and grades.get(item.document, 0) > 0)
+        self._kept[arm][size][at] = found
+        self.milliseconds[arm][f"{size}"][at] = built.meta["build_time_ms"]
+
+
+def _refuse_faults(arm: str, built: BuiltContext) -> None:
+    """Raise InputError for a source that failed: an empty context is no result of the arm."""
+    for name, use in built.sources.items():
+        if use.fault:
+            raise InputError(f"arm {arm}: the source {name} failed: {use.fault}")
+
+
+def _compare(
+    dataset: Dataset,
+    arms: Sequence[Arm],
+    values: Mapping[str, Mapping[str, Any]],
+    tested: Sequence[str],
+    resample: str,
+    seed: int,
+    resamples: int,
+    alpha: float,
+    tell: Progress,
+) -> list[Comparison]:
+    base = arms[0].name
+    unknown = [name for name in tested if not any(key.split("@")[0] == name or key == name for key in values[base])]
+    if unknown:
+        raise InputError(f"tested: there is no metric {unknown[0]!r}; choose from {', '.join(sorted(values[base]))}")
+    groups = [query.group for query in dataset.queries]
+    family: dict[tuple[str, str, str], Any] = {}
+    for arm in arms[1:]:
+        for metric in values[base]:
+            if metric not in tested and metric.split("@")[0] not in tested:
+                continue
+            ours, theirs = values[arm.name][metric], values[base][metric]
+            known = ~(np.isnan(ours) | np.isnan(theirs))
+            if known.sum() < 2:
+                continue
+            of = [group for group, fine in zip(groups, known, strict=True) if fine] if resample == "groups" else None
+            if of is None or len(set(of)) > 1:
+                family[arm.name, base, metric] = (ours[known], theirs[known], of)
+    tell("comparing", 0, len(family))
+    return compare_all(family, seed=seed, resamples=resamples, alpha=alpha, small_is_better=SMALL_IS_BETTER)
+
+
+def _differences(config: ContextConfig) -> dict[str, Any]:
+    default, shown_ = ContextConfig().to_dict(), config.to_dict()
+    return {item.name: shown_[item.name] for item in fields(config) if shown_[item.name] != default[item.name]}
+
+
+def _made(
+    model: Encoder, counter: str, base: ContextConfig, seed: int, resamples: int, alpha: float, resample: str, kind: str
+) -> dict[str, Any]:
+    from ctx_vector import __version__
+    from ctx_vector.calibration import load_calibration
+
+    return {
+        "version": __version__,
+        "model": model.name,
+        "model_fingerprint": model.fingerprint,
+        "calibration": load_calibration(model).hash,
+        "tokenizer": counter,
+        "base_config_hash": base.hash,
+        "documents_as": kind,
+        "seed": seed,
+        "test": "paired permutation of signs, two-sided, Holm's correction over all comparisons",
+        "resamples": resamples,
+        "alpha": alpha,
+        "unit": "query" if resample == "queries" else "group",
+    }
+
+
+def _evidence(dataset: Dataset) -> dict[str, str]:
+    wanted = {id_ for query in dataset.queries for id_, grade in dataset.grades(query).items() if grade > 0}
+    return {document.id: shown(document.text) for document in dataset.documents if document.id in wanted}
+
+
+def _notes(
+    dataset: Dataset,
+    configs: Sequence[ContextConfig],
+    arms: Sequence[Arm],
+    lost: int,
+    passages: int,
+    resample: str,
+) -> list[str]:
+    notes = []
+    if dataset.skipped:
+        notes.append(f"{dataset.skipped} queries have no evidence in this split and were left out.")
+    if len(dataset.groups) > 1 and resample == "queries":
+        notes.append(
+            f"Queries come in {len(dataset.groups)} groups, and those of one group are alike. By query, the verdicts "
+            "speak of further queries to these groups; for other groups compare by group."
+        )
+    if lost:
+        notes.append(f"{lost} documents say the same as another one and were merged with it; they count as not found.")
+    limit = min(config.knowledge_limit for config in configs)
+    if passages > limit:
+        notes.append(f"Candidates are the {limit:,} passages that the search finds, of {passages:,}.")
+    seen: dict[tuple[str, int | None], str] = {}
+    for arm, config in zip(arms, configs, strict=True):
+        key = config.hash, arm.chunk_tokens
+        if key in seen:
+            notes.append(f"{arm.name} and {seen[key]} have the same configuration.")
+        seen.setdefault(key, arm.name)
+    return notes
