@@ -254,3 +254,13 @@ def _as_floats(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _as_floats(item) for key, item in value.items()}
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def field_schemas() -> dict[str, Mapping[str, Any]]:
+    """Return the JSON Schema of every field, made from the rules that check it."""
+    part = dict(_PART.schema)
+    schemas: dict[str, Mapping[str, Any]] = {name: rule.schema for name, rule in _RULES.items()}
+    for name, (keys, values) in _MAPPING_RULES.items():
+        schemas[name] = {"type": "object", "propertyNames": dict(keys.schema), "additionalProperties": values.schema}
+    schemas["shrink_order"] = {"type": "array", "items": part}
+    return schemas

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.errors import ConfigError, InputError, LoaderError
 from ctx_vector.plain_yaml import plain, read_yaml
-from ctx_vector.rules import nearest, shown
+from ctx_vector.rules import nearest, number, shown
 from ctx_vector.sources import SourceConfig
 
 if TYPE_CHECKING:
@@ -40,7 +40,48 @@ MOST_BYTES: Final = 4_000_000
 MEMORY_LIMIT: Final = 60
 #: What an item of a YAML file may say of itself; anything else is metadata.
 CONTENT_KEYS: Final = ("content", "text")
+_IMPORTANCE: Final = number(0, 1)
 _FIELDS: Final = (*CONTENT_KEYS, "question", "answer", "timestamp", "score", "importance", "metadata")
+
+
+def check_loader(config: SourceConfig, base_dir: str | Path | None = None, allow_python: bool = False) -> list[str]:
+    """Return what is wrong with a loader given as text, as problems for a ConfigError; opens and runs nothing."""
+    if not isinstance(config.loader, str):
+        return []
+    kind, _, rest = config.loader.partition(":")
+    field = f"sources.{config.name}.loader"
+    base = Path(base_dir if base_dir is not None else ".")
+    if kind == "python":
+        refusal = "python: runs code, which was not allowed; pass allow_python=True if you trust it"
+        return [] if allow_python else [f"{field}: {refusal}"]
+    if kind == "session":
+        return [f"{field}: session: needs the audit log, which is not built yet; leave the source out"]
+    try:
+        path = rooted(base, rest.strip())
+    except InputError as error:
+        return [f"{field}: {error}"]
+    if kind in ("yaml", "text"):
+        return [] if path.is_file() else [f"{field}: there is no file {rest.strip()} in {base}"]
+    if kind == "kb":
+        problems = _unknown_args(config, ("filter",))
+        if not (path / "ctx.sqlite3").is_file():
+            problems.append(f"{field}: there is no knowledge base in {rest.strip()}; make one: ctx-vector index")
+        return problems
+    problems = _unknown_args(config, ("user", "min_importance"))
+    user = config.args.get("user")
+    if not isinstance(user, str) or not user.strip():
+        problems.append(f"sources.{config.name}.args.user: expected a name, got {shown(user)}")
+    if text := _IMPORTANCE(config.args.get("min_importance", 0.3)):
+        problems.append(f"sources.{config.name}.args.min_importance: {text}")
+    return problems
+
+
+def _unknown_args(config: SourceConfig, known: tuple[str, ...]) -> list[str]:
+    return [
+        f"sources.{config.name}.args.{key}: unknown argument{nearest(key, known)}; it takes {', '.join(known)}"
+        for key in config.args
+        if key not in known
+    ]
 
 
 def open_loader(
@@ -52,42 +93,19 @@ def open_loader(
 ) -> Any:
     """Return the loader of a source whose `loader` is a text. `base_dir` defaults to the working folder.
 
-    Knowledge bases are opened, files are only looked for. Raises ConfigError naming what is wrong.
+    Raises ConfigError naming what is wrong.
     """
+    if problems := check_loader(config, base_dir, allow_python):
+        raise ConfigError(problems)
     kind, _, rest = config.loader.partition(":")
-    field = f"sources.{config.name}.loader"
     base = Path(base_dir if base_dir is not None else ".")
     if kind == "python":
-        return _function(field, rest, base, allow_python)
-    if kind == "session":
-        raise ConfigError([f"{field}: session: needs the audit log, which is not built yet; leave the source out"])
-    try:
-        path = rooted(base, rest.strip())
-    except InputError as error:
-        raise ConfigError([f"{field}: {error}"]) from None
+        return _function(f"sources.{config.name}.loader", rest, base)
     if kind in ("yaml", "text"):
-        if not path.is_file():
-            raise ConfigError([f"{field}: there is no file {rest.strip()} in {base}"])
         return FileLoader(base, rest.strip(), _yaml_items if kind == "yaml" else _text_items)
     if kind == "kb":
-        _check_args(config, ("filter",))
-        if not path.is_dir():
-            raise ConfigError([f"{field}: there is no knowledge base in {rest.strip()}; make one: ctx-vector index"])
-        return KnowledgeLoader(path, config, encoder)
-    _check_args(config, ("user", "min_importance"))
-    if not isinstance(config.args.get("user"), str) or not config.args["user"].strip():
-        raise ConfigError([f"sources.{config.name}.args.user: expected a name, got {shown(config.args.get('user'))}"])
-    return MemoryLoader(path, config, encoder)
-
-
-def _check_args(config: SourceConfig, known: tuple[str, ...]) -> None:
-    problems = [
-        f"sources.{config.name}.args.{key}: unknown argument{nearest(key, known)}; it takes {', '.join(known)}"
-        for key in config.args
-        if key not in known
-    ]
-    if problems:
-        raise ConfigError(problems)
+        return KnowledgeLoader(rooted(base, rest.strip()), config, encoder)
+    return MemoryLoader(rooted(base, rest.strip()), config, encoder)
 
 
 def rooted(base: Path, text: str) -> Path:
@@ -350,11 +368,7 @@ class MemoryLoader:
 # -- code -------------------------------------------------------------------------------------------------------------
 
 
-def _function(field: str, name: str, base: Path, allowed: bool) -> Any:
-    if not allowed:
-        raise ConfigError(
-            [f"{field}: python: runs code, which was not allowed; pass allow_python=True if you trust it"]
-        )
+def _function(field: str, name: str, base: Path) -> Any:
     module, _, attribute = name.rpartition(".")
     try:
         found = getattr(_module(base, module), attribute, None)

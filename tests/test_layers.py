@@ -23,7 +23,7 @@ LAYERS = {
         mcp_server inspector adapters agent""",
     "measuring": "experiments",
     "the package": "__init__",
-    "assembly": "builder audit",
+    "assembly": "builder audit settings settings_schema",
     "pipeline": """
         trace
         live_sources

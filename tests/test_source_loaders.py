@@ -57,8 +57,7 @@ def fault(gathered):
 def problem(call):
     with pytest.raises(ConfigError) as caught:
         call()
-    (line,) = caught.value.problems
-    return line
+    return caught.value.problems[0]
 
 
 # -- files ------------------------------------------------------------------------------------------------------------
