@@ -73,7 +73,7 @@ class LiveSources:
         for config in configs:
             try:
                 loader = config.loader
-                if isinstance(loader, str):
+                if isinstance(loader, str) and config.enabled:
                     loader = _opened(config, base_dir, allow_python, encoder)
                 self._sources[config.name] = _Live(config, loader, scope)
             except ConfigError as error:
@@ -111,9 +111,44 @@ class LiveSources:
         found = getattr(self._sources[name].loader, "estimate_tokens", None)
         return found if callable(found) else None
 
+    def system_tokens(self, tokens: Callable[[str], int]) -> dict[str, int]:
+        """Return the size of every source of the layer system that is a file, counted by `tokens`.
+
+        Raises ConfigError for a file that cannot be read: the rules have to be there from the start.
+        """
+        found: dict[str, int] = {}
+        problems = []
+        for name, live in self._sources.items():
+            if live.config.layer == "system" and live.config.enabled and hasattr(live.loader, "texts"):
+                try:
+                    found[name] = sum(tokens(text) for text in live.loader.texts())
+                except (CtxVectorError, OSError) as error:
+                    problems.append(f"sources.{name}.loader: {error}")
+        if problems:
+            raise ConfigError(problems)
+        return found
+
     def versions(self) -> dict[str, str]:
         """Return the version of every source that is given one."""
         return {config.name: config.version for config in self.configs if config.version is not None}
+
+
+def check_system(tokens: Mapping[str, int], share: int) -> list[str]:
+    """Return what is wrong with the size of the layer system, which is never cut: a problem when it is over its share.
+
+    `tokens` are those of its sources, `share` is in tokens.
+
+    >>> check_system({"rules": 900, "tone": 200}, 1100)
+    []
+    """
+    total = sum(tokens.values())
+    if total <= share:
+        return []
+    parts = ", ".join(f"{name} {size:,}" for name, size in tokens.items())
+    return [
+        f"budget.system: the layer system takes {total:,} tokens ({parts}), over its share of {share:,}; "
+        "it is never cut, so shorten a source or raise the share"
+    ]
 
 
 def _opened(

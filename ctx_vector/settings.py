@@ -324,7 +324,7 @@ class _Check:
                 made.append(source)
             if isinstance(given, Mapping):
                 self._check_scope(path, given)
-                if base is not None:  # also where another field is wrong: one pass tells everything
+                if base is not None and given.get("enabled") is not False:  # also if another field is wrong
                     self._made(path, label, partial(_check_paths, name, given, base, self._allow_python))
         for problem in check_sources(made):
             self._place(("sources",), "", problem.partition(": ")[2])

@@ -164,8 +164,15 @@ class FileLoader:
         """Return when the file was changed."""
         return datetime.fromtimestamp(self._path().stat().st_mtime, UTC)
 
+    def texts(self) -> list[str]:
+        """Return the texts of the items. Raises LoaderError, InputError or OSError."""
+        return [str(item["content"]) for item in self._current()]
+
     def load(self, request: Request) -> list[dict[str, Any]]:
-        """Return the items of the file. Raises LoaderError or OSError."""
+        """Return the items of the file. Raises LoaderError, InputError or OSError."""
+        return self._current()
+
+    def _current(self) -> list[dict[str, Any]]:
         with self._lock:
             path = self._path()
             if self._stamped(path) != self._items[0]:

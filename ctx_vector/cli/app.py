@@ -9,6 +9,7 @@ import typer
 from ctx_vector.cli.build import build
 from ctx_vector.cli.chat import chat
 from ctx_vector.cli.common import out, set_up_logging
+from ctx_vector.cli.config import config_app
 from ctx_vector.cli.doctor import doctor
 from ctx_vector.cli.kb import kb_app
 from ctx_vector.cli.knowledge import index, search
@@ -55,4 +56,5 @@ app.command()(chat)
 app.add_typer(memory_app, name="memory")
 app.add_typer(kb_app, name="kb")
 app.add_typer(models_app, name="models")
+app.add_typer(config_app, name="config")
 app.command()(doctor)
