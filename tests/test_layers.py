@@ -35,7 +35,7 @@ LAYERS = {
     "leaves": """
         scoring recency calibration calibration_measure
         chunking packing text_cut sentences
-        tool_schemas schema_levels
+        tool_schemas schema_levels json_results json_writer
         versions plain_yaml
         loaders formats documents file_walk ignore_rules
         encoders onnx_encoder unigram encoding_cache
