@@ -99,14 +99,19 @@ class PairMap:
 
     def relevance(self, excess: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return (n,) float64 in [0, 1], strictly increasing in the excess (n,)."""
-        import numpy as np
+        return _relevance(excess, self.line, self.match, self.high)
 
-        fall = 3.0 / self.line
-        decay = np.log((1 - AT_MATCH) / (1 - AT_HIGH)) / (self.high - self.match)
-        below = AT_LINE * np.exp(fall * np.minimum(excess - self.line, 0.0))
-        between = AT_LINE + (AT_MATCH - AT_LINE) * (excess - self.line) / (self.match - self.line)
-        above = 1.0 - (1.0 - AT_MATCH) * np.exp(-decay * np.maximum(excess - self.match, 0.0))
-        return np.asarray(np.where(excess < self.line, below, np.where(excess < self.match, between, above)))
+
+def _relevance(excess: NDArray[np.float64], line: Any, match: Any, high: Any) -> NDArray[np.float64]:
+    """Return what `PairMap.relevance` does; the points are numbers, or (n,) with those of each excess."""
+    import numpy as np
+
+    fall = 3.0 / line
+    decay = np.log((1 - AT_MATCH) / (1 - AT_HIGH)) / (high - match)
+    below = AT_LINE * np.exp(fall * np.minimum(excess - line, 0.0))
+    between = AT_LINE + (AT_MATCH - AT_LINE) * (excess - line) / (match - line)
+    above = 1.0 - (1.0 - AT_MATCH) * np.exp(-decay * np.maximum(excess - match, 0.0))
+    return np.asarray(np.where(excess < line, below, np.where(excess < match, between, above)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,19 +144,9 @@ class Calibration:
         text = json.dumps(self.to_dict(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
-    def excess(
-        self, asked: str, query: NDArray[np.float32], said: str, vectors: NDArray[np.float32]
-    ) -> NDArray[np.float64]:
-        """Return e of the formula above, (n,) float64, for texts (n, dim) of one language of the background."""
-        import numpy as np
-
-        unrelated = self.pairs[asked, said].unrelated
-        # einsum adds up each row by itself: the same bits whatever else is scored
-        cosines = np.einsum("ij,j->i", vectors.astype(np.float64), query.astype(np.float64))
-        of_texts = np.einsum("ij,j->i", vectors.astype(np.float64), self.questions[asked].astype(np.float64))
-        of_query = float(query.astype(np.float64) @ self.passages[said].astype(np.float64))
-        excess = cosines - unrelated - QUERY_SHARE * (of_query - unrelated) - TEXT_SHARE * (of_texts - unrelated)
-        return np.asarray(excess, np.float64)
+    def asked(self, query_text: str, query: NDArray[np.float32]) -> Asked:
+        """Return what the excess and the map need of a query, for a text that is not blank."""
+        return Asked(self, language_of(query_text), query)
 
     def relevance(
         self, query_text: str, query: NDArray[np.float32], texts: Sequence[str], vectors: NDArray[np.float32]
@@ -165,16 +160,12 @@ class Calibration:
         """Return the same for texts whose languages are known already."""
         import numpy as np
 
-        result = np.zeros(len(languages))
-        if not query_text.strip():
-            return result
-        asked = language_of(query_text)
-        for language in dict.fromkeys(languages):
-            rows = [row for row, other in enumerate(languages) if other == language]
-            pair = _cohort(asked), _cohort(language)
-            found = self.pairs[pair].relevance(self.excess(pair[0], query, pair[1], vectors[rows]))
-            result[rows] = _seen_from(asked, language, found)
-        return result
+        if not query_text.strip() or not languages:
+            return np.zeros(len(languages))
+        asked = self.asked(query_text, query)
+        known = list(dict.fromkeys(languages))
+        points = asked.points(known)[:, [known.index(language) for language in languages]]
+        return asked.relevance(asked.excess(vectors, points)[0], points)
 
     def centred_relevance(self, asked: str, said: str, cosines: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the relevance (n,) of cosines (n,) taken after the mean of questions and that of passages were
@@ -183,7 +174,7 @@ class Calibration:
         This is the map of memories (memory_view.py), which rank better that way; `asked` and `said` are languages.
         """
         pair = self.centred[_cohort(asked), _cohort(said)]
-        return _seen_from(asked, said, pair.relevance(cosines - pair.unrelated))
+        return _seen_from(pair.relevance(cosines - pair.unrelated), _share(asked, said))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values; `from_dict` takes them back."""
@@ -228,13 +219,72 @@ class Calibration:
                 raise ValueError(f"the points of {'-'.join(key)} do not ascend from 0: {pair}")
 
 
-def _seen_from(asked: str, said: str, relevance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the relevance for a query of the language `asked`: what lies over the line counts less in another one."""
+class Asked:
+    """One query before a calibration. `language` is the query's."""
+
+    def __init__(self, calibration: Calibration, language: str, query: NDArray[np.float32]) -> None:
+        import numpy as np
+
+        self.language = language
+        self._calibration = calibration
+        self._query = query.astype(np.float64)
+        self._questions = calibration.questions[_cohort(language)]
+        self.direction: NDArray[np.float32] = query - np.float32(TEXT_SHARE) * self._questions
+        """The vector (dim,) q - B Q, by whose inner product texts of one language rank just as by their relevance."""
+
+    def points(self, languages: Sequence[str]) -> NDArray[np.float64]:
+        """Return what there is to know of texts in each language, (6, languages).
+
+        That is g, q·D, the points of the map, and how much counts of what lies over the line.
+        """
+        import numpy as np
+
+        known = self._calibration
+        columns = []
+        for said in languages:
+            pair = known.pairs[_cohort(self.language), _cohort(said)]
+            of_query = float(self._query @ known.passages[_cohort(said)].astype(np.float64))
+            columns.append((pair.unrelated, of_query, pair.line, pair.match, pair.high, _share(self.language, said)))
+        return np.array(columns).T
+
+    def excess(
+        self, vectors: NDArray[np.float32], points: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return e of the formula above, and the cosines, both (n,) float64, of texts (n, dim) with `points` (6, n)."""
+        import numpy as np
+
+        rows, (unrelated, of_query) = vectors.astype(np.float64), points[:2]
+        # einsum adds up each row by itself: the same bits whatever else is scored
+        cosines = np.einsum("ij,j->i", rows, self._query)
+        of_texts = np.einsum("ij,j->i", rows, self._questions.astype(np.float64))
+        excess = cosines - unrelated - QUERY_SHARE * (of_query - unrelated) - TEXT_SHARE * (of_texts - unrelated)
+        return np.asarray(excess, np.float64), cosines
+
+    @staticmethod
+    def excess_of(products: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return e (n,) for inner products with the direction (n,), but for rounding."""
+        import numpy as np
+
+        unrelated, of_query = points[:2]
+        return np.asarray(products - unrelated - QUERY_SHARE * (of_query - unrelated) + TEXT_SHARE * unrelated)
+
+    @staticmethod
+    def relevance(excess: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the relevance (n,) float64 in [0, 1] of texts with these excesses (n,) and `points` (6, n)."""
+        return _seen_from(_relevance(excess, *points[2:5]), points[5])
+
+
+def _share(asked: str, said: str) -> float:
+    """Return what counts, for a query in the language `asked`, of the relevance over the line."""
+    return 1.0 if asked == said else OTHER_LANGUAGE
+
+
+def _seen_from(relevance: NDArray[np.float64], share: Any) -> NDArray[np.float64]:
+    """Return the relevance of which only `share` (a number, or (n,)) counts of what lies over the line."""
     import numpy as np
 
-    if asked == said:
-        return relevance
-    return np.where(relevance > AT_LINE, AT_LINE + (relevance - AT_LINE) * OTHER_LANGUAGE, relevance)
+    as_it_is = (relevance <= AT_LINE) | (share == 1.0)  # not times one, which would round
+    return np.asarray(np.where(as_it_is, relevance, AT_LINE + (relevance - AT_LINE) * share))
 
 
 def _pairs_to_dict(pairs: dict[tuple[str, str], PairMap]) -> dict[str, list[float]]:

@@ -87,6 +87,7 @@ class _FaissRows:
         self._storage = storage
         self._keep = keep  # the memory map under a mapped index
         self.mapped = keep is not None
+        self._matrix: Vectors | None = None
 
     @classmethod
     def _opened(cls, ids: Ids, index: Any, storage: Any, keep: object) -> Self:
@@ -105,9 +106,10 @@ class _FaissRows:
     @property
     def vectors(self) -> Vectors:
         """The rows' vectors, (n, dim) float32, as a view on FAISS's own memory."""
-        faiss = load_faiss()
-        flat: Vectors = faiss.rev_swig_ptr(self._storage.get_xb(), len(self.ids) * self.dim)
-        return flat.reshape(len(self.ids), self.dim)
+        if self._matrix is None:
+            flat: Vectors = load_faiss().rev_swig_ptr(self._storage.get_xb(), len(self.ids) * self.dim)
+            self._matrix = flat.reshape(len(self.ids), self.dim)
+        return self._matrix
 
     def _exact(self, vector: Vectors, k: int, positions: Ids | None) -> tuple[Ids, Vectors]:
         faiss = load_faiss()

@@ -22,6 +22,7 @@ import numpy as np
 
 from ctx_vector import catalog
 from ctx_vector.catalog import Switch, Version
+from ctx_vector.dense import best_rows
 from ctx_vector.encoding_cache import check_model
 from ctx_vector.errors import InputError, StoreError
 from ctx_vector.filters import allowed_rows
@@ -42,8 +43,6 @@ __all__ = ["Hit", "KnowledgeBase", "Switch", "Version"]
 
 FILE_NAME: Final = "ctx.sqlite3"
 MAX_BYTES: Final = 20_000_000
-_LEAST_CANDIDATES: Final = 50
-_CANDIDATES_PER_HIT: Final = 10
 
 log = logging.getLogger("ctx_vector.knowledge")
 
@@ -271,23 +270,12 @@ class KnowledgeBase:
             if check or view.fingerprint != self.encoder.fingerprint:
                 check_model(conn, self._store, self.encoder)
             allowed = allowed_rows(conn, view, filter, as_utc(now, "now"))
-            k = max(_LEAST_CANDIDATES, _CANDIDATES_PER_HIT * limit)
-            ids, languages = view.candidates(vector, k, allowed)
-            if not len(ids):
+            if not query.strip():
                 return []
-            vectors = view.vectors(conn, ids)
-            scores = self.calibration.relevance_by_language(query, vector, languages, vectors)
-            passed = np.flatnonzero(scores >= min_score)
-            if len(passed) > limit:  # with all that tie with the last one: time decides between them
-                last = np.partition(scores[passed], -limit)[-limit]
-                passed = passed[scores[passed] >= last]
-            rows = hit_rows(conn, ids[passed].tolist())
-        # einsum adds up each row by itself: the same bits whatever else was found
-        cosines = np.einsum("ij,j->i", vectors[passed].astype(np.float64), vector.astype(np.float64))
-        hits = [
-            make_hit(rows[int(ids[i])], float(scores[i]), float(cosine), vectors[i])
-            for i, cosine in zip(passed, cosines, strict=True)
-        ]
+            found = best_rows(conn, view, self.calibration.asked(query, vector), limit, min_score, allowed)
+            rows = hit_rows(conn, found.ids.tolist()) if len(found.ids) else {}
+        each = zip(found.ids.tolist(), found.scores.tolist(), found.cosines.tolist(), found.vectors, strict=True)
+        hits = [make_hit(rows[id_], score, cosine, row) for id_, score, cosine, row in each]
         return sorted(hits, key=rank)[:limit]
 
     def superseded(self) -> dict[str, str]:

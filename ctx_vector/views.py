@@ -25,6 +25,7 @@ import numpy as np
 from ctx_vector import catalog
 from ctx_vector.errors import StoreError
 from ctx_vector.index import FlatIndex, GraphIndex, TailedIndex, file_digest, open_index, save_index
+from ctx_vector.sieve import Sieve
 from ctx_vector.store import Store, file_lock, get_meta
 from ctx_vector.versions import document_of, newer, version_key
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 FILE_ROWS: Final = 50_000  # with fewer, reading SQLite takes under a quarter of a second
 GRAPH_ROWS: Final = 100_000  # with fewer, exact search takes under 9 ms
+SIEVE_ROWS: Final = 1_000  # with fewer, exact search is as quick
 REWRITE_SHARE: Final = 0.1  # a file is written anew when more of its rows than this have changed
 
 _PATTERNS: Final = ("index-*.ctxidx", "index-*.ctxidx.*.part")
@@ -77,11 +79,35 @@ class View:
     has_expiring: bool
     _facts: dict[str, Any] = field(default_factory=dict)
 
-    def candidates(self, vector: Vectors, k: int, allowed: Ids | None) -> tuple[Ids, list[str]]:
-        """Return the ids of the best `k` rows of every language, and the language of each."""
-        found = {language: index.search(vector, k, allowed)[0] for language, index in self.indexes.items()}
-        languages = [language for language, ids in found.items() for _ in range(len(ids))]
-        return np.concatenate(list(found.values())) if found else np.empty(0, np.int64), languages
+    def sieve(self) -> Sieve | None:
+        """Return the bytes of all rows, in the order of `indexes`, by which a search is quick.
+
+        They are made at the second call, for a process that asks once should not wait for them. None at the first, for
+        few rows, and where a language has its index in a file.
+        """
+        if self._facts.setdefault("searches", 0) < 1:
+            self._facts["searches"] += 1
+            return None
+        if "sieve" not in self._facts:
+            rows = [index.vectors for index in self.indexes.values() if isinstance(index, FlatIndex)]
+            usable = len(rows) == len(self.indexes) and len(self.ids) >= SIEVE_ROWS
+            # a number that is not finite comes from damage, which `verify` finds; exact search steps over it
+            usable = usable and all(np.isfinite(part.sum(dtype=np.float64)) for part in rows)
+            self._facts["sieve"] = Sieve(rows) if usable else None
+        sieve: Sieve | None = self._facts["sieve"]
+        return sieve
+
+    def rows(self, groups: Ids, places: Ids) -> tuple[Ids, Vectors]:
+        """Return ids and vectors (n, dim) of rows that stand at `places` of the index of each one's language.
+
+        Only for a view that has a sieve: all rows came from SQLite.
+        """
+        ids, vectors = np.empty(len(places), np.int64), np.empty((len(places), self.dim), np.float32)
+        for number, index in enumerate(self.indexes.values()):
+            mine = np.flatnonzero(groups == number)
+            if len(mine) and isinstance(index, FlatIndex):
+                ids[mine], vectors[mine] = index.ids[places[mine]], index.vectors[places[mine]]
+        return ids, vectors
 
     def vectors(self, conn: sqlite3.Connection, ids: Ids) -> Vectors:
         """Return the rows' vectors (n, dim) float32 as SQLite has them: from memory where they came from there."""

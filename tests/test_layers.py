@@ -30,7 +30,7 @@ LAYERS = {
         inputs record gather history ranking filling parts tool_rows placing select compress structure layout""",
     "what the stages stand on": """
         tools trim summary source_loaders
-        knowledge sync staging sync_report upkeep views hits filters catalog
+        knowledge sync staging sync_report upkeep views dense hits filters catalog
         memory memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",
     "leaves": """
         scoring recency calibration calibration_measure
@@ -40,7 +40,7 @@ LAYERS = {
         loaders formats documents file_walk ignore_rules
         encoders onnx_encoder unigram encoding_cache
         model_store model_files model_sources e5_format onnx_export tokenizer_files
-        index store""",
+        index sieve store""",
     "vocabulary": "config sources rules tokens escaping json_text stages packets errors",
 }
 PACKAGE = Path(__file__).resolve().parent.parent / "ctx_vector"

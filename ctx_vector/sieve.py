@@ -1,0 +1,103 @@
+"""A small copy of many vectors that names the nearest ones, and knows how far it can be wrong.
+
+Rows stand in groups, one a language. Each number of a row, less the mean of its group, is kept as one byte, and a query
+becomes bytes too: a search reads a quarter of what float32 takes, which is most of what it spends its time on. What the
+rounding to bytes does to an inner product is bounded by Cauchy-Schwarz::
+
+    error = |residual of the row| |query| + |residual of the query| |bytes of the row|
+
+with the longest of all rows. So `nearest` returns rows, best first, and no row that is not named can have an inner
+product higher than that of the last one and the error: who scores the rows exactly knows whether the best are surely
+among them (dense.py).
+
+With multilingual-e5-small the error is 0.006-0.008: of 10,000 rows some 60 are named to be sure of the best 5. They
+take 3.8 MB (float32: 15), and a search 0.15-0.25 ms (float32: 0.4-0.6), by how much is in the processor's cache.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ctx_vector.index import load_faiss, one_thread
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ctx_vector.index import Ids, Vectors
+
+_LARGEST: Final = 127
+_SHIFT: Final = 128  # FAISS keeps a signed byte as an unsigned one
+_BLOCK: Final = 256  # rows at a time, so that what is worked on stays in the cache
+_LEAST_STEP: Final = 1e-9  # of a column whose numbers are all the same
+
+
+class Sieve:
+    """The bytes of `groups` of rows, (n, dim) float32 each, finite; made in 7 ms for 10,000 rows."""
+
+    def __init__(self, groups: Sequence[Vectors]) -> None:
+        self._starts = np.cumsum([0, *map(len, groups)])
+        self._means = np.array([_mean(rows) for rows in groups], np.float32)
+        pairs = list(zip(groups, self._means, strict=True))
+        reach = [np.maximum(rows.max(0) - mean, mean - rows.min(0)) for rows, mean in pairs]
+        self._step = np.maximum(np.max(reach, 0) / _LARGEST, np.float32(_LEAST_STEP))  # of a byte in each column
+        codes = np.empty((len(self), groups[0].shape[1]), np.uint8)
+        self._error = self._longest = norm = 0.0
+        at = 0
+        for rows, mean in pairs:
+            for start in range(0, len(rows), _BLOCK):
+                block = rows[start : start + _BLOCK]
+                residual = block - mean
+                code = np.rint(residual / self._step)
+                residual -= code * self._step
+                codes[at : at + len(block)] = code + _SHIFT
+                at += len(block)
+                self._error = max(self._error, _longest(residual))
+                self._longest = max(self._longest, _longest(code))
+                norm = max(norm, _longest(block))
+        # float32 rounds the products with the bytes, the mean and the row: dim * 2**-24 of the norms each at the worst
+        self._error += norm * codes.shape[1] * 2.0**-22
+        faiss = load_faiss()
+        kind, metric = faiss.ScalarQuantizer.QT_8bit_direct_signed, faiss.METRIC_INNER_PRODUCT
+        self._index: Any = faiss.IndexScalarQuantizer(codes.shape[1], kind, metric)
+        self._index.add_sa_codes(codes)
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def nearest(self, vector: Vectors, k: int) -> tuple[Ids, NDArray[np.float32], NDArray[np.float32], float]:
+        """Return the places of the nearest k rows, k <= n, in the order of their inner products less the group's.
+
+        Also these products (k,), those of the groups' means (groups,), and the error: a row's inner product with
+        `vector` is that of the mean of its group, and its own, and at most the error.
+        """
+        scaled = vector * self._step
+        unit = float(np.abs(scaled).max()) / _LARGEST or 1.0
+        code = np.rint(scaled / unit)
+        with one_thread(load_faiss()):
+            near, places = self._index.search(code[None], k)
+        residual = scaled - code * np.float32(unit)
+        error = self._error * math.sqrt(vector @ vector) + self._longest * math.sqrt(residual @ residual)
+        return places[0], near[0] * np.float32(unit), self._means @ vector, error
+
+    def groups(self, places: Ids) -> Ids:
+        """Return the group (n,) of each of these rows."""
+        groups: Ids = np.searchsorted(self._starts, places, "right") - 1
+        return groups
+
+    def within(self, places: Ids, groups: Ids) -> Ids:
+        """Return where these rows stand in their groups."""
+        within: Ids = places - self._starts[groups]
+        return within
+
+
+def _mean(rows: Vectors) -> Vectors:
+    return np.asarray(rows.mean(0, dtype=np.float64) if len(rows) else np.zeros(rows.shape[1]), np.float32)
+
+
+def _longest(rows: NDArray[np.float32]) -> float:
+    """Return the norm of the longest row."""
+    return float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max(initial=0.0)))
