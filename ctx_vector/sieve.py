@@ -36,11 +36,11 @@ _LEAST_STEP: Final = 1e-9  # of a column whose numbers are all the same
 
 
 class Sieve:
-    """The bytes of `groups` of rows, (n, dim) float32 each, finite; made in 7 ms for 10,000 rows."""
+    """The bytes of `groups` of rows, (n, dim) float32 each, finite and none empty; 10,000 rows take 10 ms to make."""
 
     def __init__(self, groups: Sequence[Vectors]) -> None:
         self._starts = np.cumsum([0, *map(len, groups)])
-        self._means = np.array([_mean(rows) for rows in groups], np.float32)
+        self._means = np.array([rows.mean(0, dtype=np.float64) for rows in groups], np.float32)
         pairs = list(zip(groups, self._means, strict=True))
         reach = [np.maximum(rows.max(0) - mean, mean - rows.min(0)) for rows, mean in pairs]
         self._step = np.maximum(np.max(reach, 0) / _LARGEST, np.float32(_LEAST_STEP))  # of a byte in each column
@@ -94,10 +94,6 @@ class Sieve:
         return within
 
 
-def _mean(rows: Vectors) -> Vectors:
-    return np.asarray(rows.mean(0, dtype=np.float64) if len(rows) else np.zeros(rows.shape[1]), np.float32)
-
-
 def _longest(rows: NDArray[np.float32]) -> float:
     """Return the norm of the longest row."""
-    return float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max(initial=0.0)))
+    return float(np.sqrt(np.einsum("ij,ij->i", rows, rows).max()))
