@@ -22,7 +22,8 @@ def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 
 
 COMMANDS = dict(commands(get_command(app)))
-EXPECTED = {"index", "search", "build", "chat", "doctor", "config check", "config schema", *(f"kb {name}" for name in (
+EXPECTED = {"index", "search", "build", "chat", "mcp", "doctor", "config check", "config schema"}
+EXPECTED |= {*(f"kb {name}" for name in (
     "versions", "rollback", "remove", "purge", "reencode", "export", "stats", "verify"
 )), *(f"memory {name}" for name in (
     "add", "search", "list", "update", "remove", "forget", "consolidate", "stats", "export", "import", "clear"

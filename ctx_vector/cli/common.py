@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -68,6 +69,10 @@ class _Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}"
+        if record.exc_info and record.exc_info[1] is not None:  # a fault of ours, in a server that goes on
+            line += f": {' '.join(repr(record.exc_info[1]).split())}"
+            if self.level <= logging.INFO:
+                line += "\n" + "".join(traceback.format_exception(record.exc_info[1])).rstrip()
         if self.held is not None and record.levelno >= logging.WARNING:
             self.held.append(line)
         else:
@@ -85,6 +90,11 @@ def set_up_logging(*, verbose: bool) -> None:
     _lines.setLevel(logging.INFO if verbose else logging.WARNING)
     if verbose:
         _log.setLevel(logging.INFO)
+
+
+def tell_on_stderr(logger: logging.Logger) -> None:
+    """Show the warnings of another package too, in our form."""
+    logger.addHandler(_lines)
 
 
 class held_warnings:
