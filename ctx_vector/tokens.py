@@ -27,6 +27,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, Final
 
 from ctx_vector.errors import InputError, ModelError, OptionalDependencyError
+from ctx_vector.images import Formula, image_formula, image_parts, image_tokens, is_image_part
 from ctx_vector.packets import clean_text, message_text
 
 DEFAULT_TOKENIZER: Final = "cl100k_base"
@@ -95,7 +96,8 @@ class TokenCounter:
     """Counts tokens of one tokenizer, with an LRU cache of `cache_size` texts. Safe to share between threads.
 
     `message_overhead` tokens are charged for each chat message and `reply_overhead` once, as the OpenAI chat format
-    does. Of a long text only a digest is remembered. Raises InputError for an unknown tokenizer, and ModelError at the
+    does. Images in messages cost what `images` says, the name of a published formula or a function (images.py). Of a
+    long text only a digest is remembered. Raises InputError for an unknown tokenizer or formula, and ModelError at the
     first count when its file cannot be loaded.
     """
 
@@ -106,11 +108,13 @@ class TokenCounter:
         *,
         message_overhead: int = 3,
         reply_overhead: int = 3,
+        images: str | Formula = "openai_tiles",
     ) -> None:
         if cache_size < 0:
             raise InputError(f"cache_size must be >= 0, got {cache_size}")
         self.message_overhead = message_overhead
         self.reply_overhead = reply_overhead
+        self.images = image_formula(images)
         self.additive = isinstance(tokenizer, str) and tokenizer == DEFAULT_TOKENIZER
         self._cache_size = cache_size
         self._cache: OrderedDict[str | bytes, int] = OrderedDict()
@@ -180,7 +184,7 @@ class TokenCounter:
         return [self.count(text) for text in texts]
 
     def count_messages(self, messages: Sequence[Mapping[str, Any]]) -> int:
-        """Return the tokens of chat messages: contents, names, tool calls, and the framing of each message."""
+        """Return the tokens of chat messages: contents, images, names, tool calls, and the framing of each message."""
         total = self.reply_overhead
         for message in messages:
             total += self.count_message(message)
@@ -188,7 +192,12 @@ class TokenCounter:
 
     def count_message(self, message: Mapping[str, Any]) -> int:
         """Return the tokens of one chat message with its own framing."""
-        tokens = self.message_overhead + self.count(message_text(message.get("content")))
+        content = message.get("content")
+        tokens = self.message_overhead
+        if images := image_parts(content):
+            tokens += sum(image_tokens(part, formula=self.images) for part in images)
+            content = [part for part in content or () if not is_image_part(part)]
+        tokens += self.count(message_text(content))
         if message.get("name"):
             tokens += self.count(str(message["name"]))
         if message.get("tool_calls"):

@@ -358,11 +358,11 @@ def test_messages_count_contents_names_calls_and_framing(counter: TokenCounter) 
     messages = [
         {"role": "user", "content": "hello", "name": "ann"},
         {"role": "assistant", "content": None, "tool_calls": calls},
-        {"role": "tool", "content": [{"type": "text", "text": "found"}, {"type": "image_url"}], "tool_call_id": "c1"},
+        {"role": "tool", "content": [{"type": "text", "text": "found"}, {"type": "input_audio"}], "tool_call_id": "c1"},
     ]
     import json
 
-    parts = ["hello", "ann", json.dumps(calls, ensure_ascii=False, separators=(",", ":")), "found\n(image_url)", "c1"]
+    parts = ["hello", "ann", json.dumps(calls, ensure_ascii=False, separators=(",", ":")), "found\n(input_audio)", "c1"]
     assert counter.count_messages(messages) == 3 + 3 * 3 + sum(map(exact, parts))
     assert counter.count_messages([]) == 3
     framed = TokenCounter(message_overhead=5, reply_overhead=1)
