@@ -21,7 +21,7 @@ from ctx_vector.compress import Shortener
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, CtxVectorError
 from ctx_vector.filling import fill
-from ctx_vector.gather import gather
+from ctx_vector.gather import SourceSpec, gather
 from ctx_vector.history import History, Listener, plan_history, roll_summary
 from ctx_vector.inputs import Inputs, read_inputs, retrieval_specs
 from ctx_vector.layout import ROLE
@@ -33,9 +33,11 @@ from ctx_vector.stages import Request, Summarizer, TokenCounter
 from ctx_vector.structure import Template
 from ctx_vector.summary import Summaries
 from ctx_vector.tokens import TokenCounter as ExactCounter
+from ctx_vector.tokens import framing, tokenizer_fingerprint
 from ctx_vector.trace import Trace
 
 if TYPE_CHECKING:
+    from ctx_vector.audit import AuditLog
     from ctx_vector.stages import Encoder, Scorer
 
 
@@ -88,7 +90,8 @@ class ContextBuilder:
     `load(request)`. `encoder` defaults to the bundled multilingual model, loaded when first needed. `summarizer`
     shortens a text to a number of tokens, and sums up the older turns with `history_strategy="summary"`;
     `budget_policy` gives the size of each build from its request. `model_max_tokens` is the model's window, only used
-    to warn when a context takes over 70 % of it. `counter` replaces the tokenizer.
+    to warn when a context takes over 70 % of it. `counter` replaces the tokenizer. `audit` records every build: an
+    AuditLog, or the path of its file (audit.py).
 
     Raises ConfigError for a config that is wrong or asks for something that is not built yet.
     """
@@ -105,6 +108,7 @@ class ContextBuilder:
         summarizer: Summarizer | None = None,
         budget_policy: Callable[[Request], int] | None = None,
         model_max_tokens: int | None = None,
+        audit: AuditLog | str | os.PathLike[str] | None = None,
     ) -> None:
         self.config = config or ContextConfig()
         _refuse_planned(self.config)
@@ -114,6 +118,7 @@ class ContextBuilder:
         self.summarizer = summarizer
         self.budget_policy = budget_policy
         self.model_max_tokens = model_max_tokens
+        self.audit = _audit_of(audit, rag_tool, memory_tool)
         self._given_counter = counter
         self._config_hash = self.config.hash
         if isinstance(self.config.strategy, str):
@@ -124,6 +129,7 @@ class ContextBuilder:
         self._shared = shared
         self.counter = self._given_counter or shared.counter(self.config.tokenizer)
         self._listener = Listener(self.counter)
+        self._tokenizer: tuple[str, list[int]] | None = None
         self._retrieval = retrieval_specs(self.config, self.rag_tool, self.memory_tool, self.sources, shared.encoder)
 
     def _check_strategy(self) -> None:
@@ -146,6 +152,7 @@ class ContextBuilder:
             summarizer=self.summarizer,
             budget_policy=self.budget_policy,
             model_max_tokens=self.model_max_tokens,
+            audit=self.audit,
         )
         other._use(self._shared)
         return other
@@ -204,12 +211,17 @@ class ContextBuilder:
         history = self._plan(inputs, config, template)
         specs = (*inputs.specs, history.spec())
         gathered = gather(specs, inputs.request)
-        trace = Trace.of(inputs, config, history, specs, gathered, self.model_max_tokens, clock)
-        return self._compose(trace, history, template, started)
+        trace = Trace.of(inputs, config, history, specs, self._retrieval, gathered, self.model_max_tokens, clock)
+        built = self._compose(trace, history, template, started)
+        if self.audit is not None:
+            self.audit.record(built)
+        return built
 
-    def _compose(self, trace: Trace, history: History, template: Template, started: float) -> BuiltContext:
+    def _compose(
+        self, trace: Trace, history: History, template: Template, started: float, *, quiet: bool = False
+    ) -> BuiltContext:
         """Make the context from what was read: the trace, and the history as it was planned."""
-        config, repeated = trace.config, trace.scores is not None
+        config = trace.config
         stages: dict[str, float] = {}
 
         def timed(name: str, since: float) -> float:
@@ -255,7 +267,7 @@ class ContextBuilder:
         built.meta["prefix_hash"] = hashlib.blake2b(prefix.encode(), digest_size=8).hexdigest()
         built.meta["stages_ms"] = stages
         built.meta["build_time_ms"] = round((time.perf_counter() - started) * 1000, 3)
-        if not repeated:
+        if not quiet:
             report(built, ranked)
         return built
 
@@ -298,6 +310,12 @@ class ContextBuilder:
             **trace.facts,
         }
 
+    def _counts_like(self) -> tuple[str, list[int]]:
+        """Return the tokenizer's fingerprint and its framing of messages, found at the first build."""
+        if self._tokenizer is None:
+            self._tokenizer = tokenizer_fingerprint(self.counter), list(framing(self.counter))
+        return self._tokenizer
+
     def _facts(self, config: ContextConfig) -> dict[str, Any]:
         """Return what a build was made with: names, fingerprints, versions."""
         encoder = self._shared.loaded()
@@ -309,10 +327,28 @@ class ContextBuilder:
             "strategy": config.strategy if isinstance(config.strategy, str) else config.to_dict()["strategy"],
             "config_hash": self._config_hash if config is self.config else config.hash,
             "tokenizer": self.counter.name,
+            "tokenizer_fingerprint": self._counts_like()[0],
+            "framing": self._counts_like()[1],
             "model": getattr(encoder, "name", None),
             "model_fingerprint": getattr(encoder, "fingerprint", None),
             "knowledge_version": version,
         }
+
+
+def _audit_of(audit: AuditLog | str | os.PathLike[str] | None, *tools: Any) -> AuditLog | None:
+    """Return the audit, known to the stores whose purges it must hear of at once."""
+    if isinstance(audit, (str, os.PathLike)):
+        from ctx_vector.audit import AuditLog
+
+        audit = AuditLog(audit)
+    if audit is not None:
+        from ctx_vector.audit_tables import Audits
+
+        for tool in tools:
+            store = getattr(tool, "knowledge", None) or getattr(tool, "memory", None)
+            if isinstance(known := getattr(store, "audits", None), Audits):
+                known.add(audit)
+    return audit
 
 
 def rebuild(trace: Trace, counter: TokenCounter | None = None) -> BuiltContext:
@@ -323,10 +359,37 @@ def rebuild(trace: Trace, counter: TokenCounter | None = None) -> BuiltContext:
     started, again = time.perf_counter(), trace.again()
     builder = ContextBuilder(config=trace.config, counter=counter)
     template = Template(trace.config, builder.counter, trace.query, trace.roles)
-    return builder._compose(again, again.history(), template, started)
+    return builder._compose(again, again.history(), template, started, quiet=True)
 
 
 def _refuse_planned(config: ContextConfig) -> None:
     """Raise ConfigError for choices that are named and validated, but not built yet: better than ignoring them."""
     if config.mmr_lambda is not None:
         raise ConfigError(["mmr_lambda: not built yet; leave it None"])
+
+
+def regather(trace: Trace, builder: ContextBuilder) -> BuiltContext:
+    """Make a build again with the sources, the scorer and the config that a builder has now.
+
+    What the caller gave and the conversation are those of the trace, and so is `now`. Nothing is recorded.
+    """
+    started = time.perf_counter()
+    config = builder.config.with_(max_tokens=trace.config.max_tokens)
+    request = Request(
+        trace.query, trace.now, trace.session_id, builder.config.knowledge_limit, builder.config.knowledge_min_score
+    )
+    asked = builder._retrieval if trace.query.strip() else ()
+    given: dict[str, list[Any]] = {name: [] for name in trace.sources if name not in (*trace.asked, "history")}
+    for item in trace.gathered.candidates:
+        if item.source in given:
+            given[item.source].append(item)
+    specs = [SourceSpec(name, None, _given(items)) for name, items in given.items()]
+    history = trace.history()
+    gathered = gather((*specs, *asked, history.spec()), request)
+    again = trace.anew(config, (*given, *(spec.name for spec in asked), "history"), gathered, builder.model_max_tokens)
+    template = Template(config, builder.counter, trace.query, trace.roles)
+    return builder._compose(again, history, template, started, quiet=True)
+
+
+def _given(candidates: list[Any]) -> Callable[[Request], Any]:
+    return lambda _: candidates

@@ -38,16 +38,22 @@ Short: TypeAlias = tuple[str, str] | None  # a short body and how it was made, o
 class Journal:
     """What the shortener of a build gave, as (body, room, result) in order of asking.
 
-    Made from the `entries` of another build, it gives the same for the same questions: the summarizer and the encoder
-    that were asked then need not be there.
+    Its `again()` gives the same for the same questions: the summarizer and the encoder that were asked the first time
+    need not be there.
     """
 
     def __init__(self, entries: Iterable[tuple[str, int, Short]] = ()) -> None:
-        self.entries: list[tuple[str, int, Short]] = []
+        self.entries = list(entries)
+        self.repeats = False
         self._known: dict[tuple[str, int], deque[Short]] = {}
-        for body, room, result in entries:
-            self._known.setdefault((body, room), deque()).append(result)
-        self.repeats = bool(self._known)
+
+    def again(self) -> Journal:
+        """Return an empty journal that knows what is in this one."""
+        journal = Journal()
+        journal.repeats = True
+        for body, room, result in self.entries:
+            journal._known.setdefault((body, room), deque()).append(result)
+        return journal
 
     def known(self, body: str, room: int) -> deque[Short] | None:
         """Return the results for a question that are not given out yet, None when there are none."""

@@ -153,7 +153,10 @@ def _candidate(item: Any, spec: SourceSpec, rank: int) -> Candidate:
     if isinstance(item, Candidate):
         message = item.message if spec.kind == TYPE_HISTORY else None
         packet = _own(item.packet, spec.kind)
-        return Candidate(packet, spec.name, rank, item.vectors, message, item.known, item.reason, item.detail)
+        return Candidate(  # every field, in order: `replace` would take five times as long
+            packet, spec.name, rank, item.vectors, message, item.known, item.reason, item.detail, item.tool, item.layer,
+            item.standing, item.origin,
+        )  # fmt: skip
     return Candidate(_own(packet_of(item), spec.kind), spec.name, rank)
 
 

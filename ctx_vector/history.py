@@ -120,6 +120,11 @@ def _said(item: Any, index: int) -> Said:
     message = Message.of(item)
     if message.tool_calls:
         _check_calls(message, index)
+    return said_of(message)
+
+
+def said_of(message: Message) -> Said:
+    """Return a message of a conversation, read for the first time."""
     packet = ContextPacket(message.text, message.timestamp, metadata={"type": TYPE_HISTORY, "role": message.role})
     blank = not packet.content or packet.content.isspace()
     return Said(message, packet, plain=not (blank or message.tool_calls or message.role in TOOL_ROLES))

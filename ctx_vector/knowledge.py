@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from ctx_vector import catalog
+from ctx_vector.audit_tables import Audits
 from ctx_vector.catalog import Switch, Version
 from ctx_vector.dense import best_rows
 from ctx_vector.encoding_cache import check_model
@@ -78,6 +79,8 @@ class KnowledgeBase:
                 f"there is no knowledge base in {self.path}; make one with: ctx-vector index PATH --kb {self.path}"
             )
         self._store = Store(file, catalog.MIGRATIONS, kind="knowledge base")
+        #: The audits that have recorded passages of it; `purge` reaches them.
+        self.audits = Audits(self._store)
         self._encoder = encoder
         self._encoder_lock = threading.Lock()
         self._calibration: Calibration | None = None
@@ -192,16 +195,18 @@ class KnowledgeBase:
         """Delete every trace of a document, in all versions; return the number of revisions deleted.
 
         Text, vectors, cached encodings and index files go, and the file is rewritten so that no page of it keeps a
-        byte. A file that still lies in an indexed folder comes back with the next `sync`.
+        byte. So do its passages and copies of them in every audit that has recorded them. A file that still lies in an
+        indexed folder comes back with the next `sync`.
 
-        Raises InputError when no version has such a document.
+        Raises InputError when no version has such a document, StoreError when an audit could not be reached.
         """
         from ctx_vector.upkeep import purge
 
-        deleted = purge(self._store, source)
+        deleted, texts = purge(self._store, source)
         with self._view_lock:
             self._view = None
         self._refresh_files()
+        self.audits.purge("", [source], texts)
         return deleted
 
     def reencode(self, encoder: Encoder | str | os.PathLike[str]) -> int:

@@ -26,6 +26,7 @@ import numpy as np
 
 from ctx_vector import memory_rows as rows
 from ctx_vector import memory_upkeep as upkeep
+from ctx_vector.audit_tables import Audits
 from ctx_vector.encoding_cache import EncodingCache
 from ctx_vector.errors import InputError
 from ctx_vector.memory_edit import Edit, T, run_edit
@@ -78,6 +79,8 @@ class Memory:
         self.working_capacity = working_capacity
         self.working_days = working_days
         self._store = Store(self.path / FILE_NAME, rows.MIGRATIONS, kind="memory")
+        #: The audits that have recorded memories of it; what is removed here is purged there.
+        self.audits = Audits(self._store)
         self._encoder = encoder
         self._calibration: tuple[str, Calibration] | None = None
         self._view: MemoryView | None = None
@@ -308,8 +311,11 @@ class Memory:
         if not changed:
             raise InputError(f"update: nothing to change; give one of {', '.join(given)}")
 
+        former: list[Row] = []
+
         def work(edit: Edit) -> Row:
             row = self._known(edit.conn, memory_id)
+            former[:] = [row]
             old = {key: getattr(row, key) for key in (*given, "session", "speaker")}
             new = NewMemory.checked({**old, **changed}, edit.now)
             edit.change(row, **{key: getattr(new, key) for key in changed})
@@ -318,12 +324,19 @@ class Memory:
         row = self._edit(work, now)
         if content is not None or metadata is not None:
             self._store.scrub()
+        if former and former[0].content != row.content:
+            self.audits.purge(self.user_id, [str(row.id)], [former[0].content])
         return row
 
     def remove(self, memory_id: str | int) -> None:
         """Forget one memory, every trace of it. Raises InputError when this user has none with that id."""
-        self._edit(lambda edit: edit.remove([self._known(edit.conn, memory_id)]))
-        self._store.scrub()
+
+        def work(edit: Edit) -> list[Row]:
+            gone = [self._known(edit.conn, memory_id)]
+            edit.remove(gone)
+            return gone
+
+        self._purge(work)
 
     def forget(
         self,
@@ -341,27 +354,33 @@ class Memory:
         upkeep.check_forget(strategy, threshold, max_age_days)
         oldest = upkeep.days_before(_moment(now), max_age_days) if strategy == "time_based" else _moment(now)
 
-        def work(edit: Edit) -> int:
+        def work(edit: Edit) -> list[Row]:
             gone = upkeep.forgettable(rows.all_rows(edit.conn, self.user_id), strategy, threshold, oldest)
             edit.remove(gone)
-            return len(gone)
+            return gone
 
         return self._purge(work, now)
 
     def clear_all(self) -> int:
         """Forget everything of this user, and return how many memories that were."""
 
-        def work(edit: Edit) -> int:
+        def work(edit: Edit) -> list[Row]:
             known = rows.all_rows(edit.conn, self.user_id)
             edit.remove(known)
-            return len(known)
+            return known
 
-        return self._purge(work)
+        return self._purge(work, everything=True)
 
-    def _purge(self, work: Callable[[Edit], int], now: datetime | None = None) -> int:
-        count = self._edit(work, now)
+    def _purge(
+        self, work: Callable[[Edit], list[Row]], now: datetime | None = None, *, everything: bool = False
+    ) -> int:
+        """Remove what `work` removes without leaving a byte, here and in the audits; return how many memories."""
+        gone = self._edit(work, now)
         self._store.scrub()
-        return count
+        if gone or everything:  # what ran out earlier may still stand in an audit
+            keys = None if everything else [str(row.id) for row in gone]
+            self.audits.purge(self.user_id, keys, [row.content for row in gone])
+        return len(gone)
 
     def consolidate(
         self,

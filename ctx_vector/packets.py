@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ctx_vector.errors import InputError
 
@@ -235,6 +235,18 @@ class Message:
         return clean_text(message_text(self.content))
 
 
+class Origin(NamedTuple):
+    """Where a text is kept for good: the file of its store and that store's identity, whose it is, and its name there.
+
+    What is purged there is purged in every audit that has recorded it.
+    """
+
+    file: str
+    store: str
+    owner: str
+    key: str
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
     """A packet on its way through a build: its source, its place in the order of gathering, a ready vector.
@@ -244,7 +256,8 @@ class Candidate:
     relevance by strategies that the source computes itself (a memory's cosine among its neighbours). A candidate with a
     `reason` (one of DROP_REASONS) is dropped for it before it is scored; `detail` says why in words. `tool` is a tool
     definition (tool_schemas.py), of which the packet holds what it is searched by. `layer` is the layer of the source,
-    "" without layers; `standing` sorts within it: (1 for an authoritative source, its priority).
+    "" without layers; `standing` sorts within it: (1 for an authoritative source, its priority). `origin` is where it
+    is kept, if it comes out of a knowledge base or a memory.
     """
 
     packet: ContextPacket
@@ -258,6 +271,7 @@ class Candidate:
     tool: Any = None
     layer: str = ""
     standing: tuple[int, int] = (0, 0)
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

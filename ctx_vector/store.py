@@ -16,6 +16,7 @@ only added to. The tables `meta`, `models` and `encodings` are common to every s
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -31,6 +32,7 @@ from ctx_vector.errors import SchemaError, StoreError
 Migration = Callable[[sqlite3.Connection], None]
 
 APPLICATION_ID: Final = 0x43545856  # "CTXV", in the header of every file of ours
+IDENTITY: Final = "identity"  # in the table `meta`: a name that the file keeps wherever it is moved
 LOCK_SECONDS: Final = 60.0  # how long a writer waits for its turn; a write lasts well under a second
 _MAX_IDLE = 8
 _NOT_OURS = frozenset({"SQLITE_NOTADB"})
@@ -63,12 +65,22 @@ class Store:
     """A SQLite file of one `kind`, opened and brought up to date at once; usable from any thread.
 
     Raises StoreError when the file is not ours, damaged, of another kind, or cannot be made; SchemaError when a newer
-    version of this package wrote it. With ``create=False`` a missing file is a StoreError too.
+    version of this package wrote it. With ``create=False`` a missing file is a StoreError too. `remedy` says what
+    comes after deleting a damaged file.
     """
 
-    def __init__(self, path: Path, migrations: Sequence[Migration], *, kind: str, create: bool = True) -> None:
+    def __init__(
+        self,
+        path: Path,
+        migrations: Sequence[Migration],
+        *,
+        kind: str,
+        create: bool = True,
+        remedy: str = "index again",
+    ) -> None:
         self.path = path
         self.kind = kind
+        self._remedy = remedy
         self._idle: list[sqlite3.Connection] = []
         self._pool_lock = threading.Lock()
         self._write_lock = threading.Lock()
@@ -105,6 +117,7 @@ class Store:
                         conn.execute(f"PRAGMA user_version={number}")
                     conn.execute(f"PRAGMA application_id={APPLICATION_ID}")
                     conn.execute("INSERT OR IGNORE INTO meta VALUES ('kind', ?)", (self.kind,))
+                    conn.execute("INSERT OR IGNORE INTO meta VALUES (?, ?)", (IDENTITY, os.urandom(16).hex()))
                     conn.execute("COMMIT")
                 except BaseException:
                     if conn.in_transaction:
@@ -180,7 +193,7 @@ class Store:
             return StoreError(f"{self.path} is not a ctx_vector store ({error}); choose another folder, or delete it")
         if base in _DAMAGED:
             return StoreError(
-                f"{self.path} is damaged ({error}); restore it from a backup, or delete it and index again"
+                f"{self.path} is damaged ({error}); restore it from a backup, or delete it and {self._remedy}"
             )
         if base in _NO_WRITE:
             return StoreError(f"{self.path} cannot be opened or written: {error}; check the permissions of its folder")

@@ -42,6 +42,14 @@ _EXTENDERS = re.compile(
 )
 _FLAG_LETTER = re.compile("[\U0001f1e6-\U0001f1ff]")
 
+_PROBES: Final = (
+    "The quick brown fox jumps over the lazy dog, doesn't it? 1234567890 3.14159 internationalisation",
+    "如何优化Pandas的内存占用？数据框往往需要数倍于源文件的内存。",
+    "def f(x: int) -> dict[str, float]:\n    return {'a': x ** 2, \"b\": [None, True]}\n\n\n\t# done\r\n",
+    "Straße naïve Ελληνικά русский עברית العربية हिन्दी ไทย 日本語カタカナ 한국어 🙂👍🏽 e\u0301 \u200b",
+    "https://example.org/a_b?c=d&e=%20#f  <|endoftext|>  [Task]\n---\nuser: x",
+)
+
 Encode = Callable[[str], Sequence[int] | int]
 
 
@@ -232,6 +240,18 @@ class TokenCounter:
         while cut and self._count_now(cut) > max_tokens:
             cut = text[: _whole_characters(text, len(cut) - 1)]
         return cut
+
+
+def framing(counter: Any) -> tuple[int, int]:
+    """Return what a counter charges for each chat message besides its text, and once for the reply."""
+    reply = counter.count_messages([])
+    return counter.count_messages([{"role": "user", "content": ""}]) - reply, reply
+
+
+def tokenizer_fingerprint(counter: Any) -> str:
+    """Return a digest of how a counter counts a few texts of every kind (16 hex digits): equal for equal tokenizers."""
+    counts = [*counter.count_batch(_PROBES), *framing(counter)]
+    return hashlib.blake2b(json.dumps(counts).encode(), digest_size=8).hexdigest()
 
 
 def _compact_json(value: Any) -> str:

@@ -23,7 +23,7 @@ from ctx_vector.errors import InputError, LoaderError
 from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.memory import Memory
 from ctx_vector.memory_hits import MemoryHit, with_ours
-from ctx_vector.packets import Candidate, ContextPacket
+from ctx_vector.packets import Candidate, ContextPacket, Origin
 from ctx_vector.rules import nearest
 
 if TYPE_CHECKING:
@@ -191,13 +191,14 @@ class MemoryTool(_Tool):
         own = encoder.fingerprint == self.memory.encoder.fingerprint
         vector = (encoder if own else self.memory.encoder).encode_queries([query])[0]
         hits = self.memory.search_vector(query, vector, limit, min_importance=min_importance, now=now)
-        return [_memory_candidate(hit, with_vector=own) for hit in hits]
+        memory = self.memory
+        return [_memory_candidate(hit, memory.audits.origin(memory.user_id, hit.id), with_vector=own) for hit in hits]
 
 
-def _memory_candidate(hit: MemoryHit, *, with_vector: bool) -> Candidate:
+def _memory_candidate(hit: MemoryHit, origin: Origin, *, with_vector: bool) -> Candidate:
     packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, {"id": hit.id}))
     vectors = hit.vector[None, :] if with_vector else None
-    return Candidate(packet, "memory", vectors=vectors, known={"cosine": hit.score})
+    return Candidate(packet, "memory", vectors=vectors, known={"cosine": hit.score}, origin=origin)
 
 
 class RAGTool(_Tool):
@@ -297,10 +298,13 @@ class RAGTool(_Tool):
             wanted += max(missing, wanted)  # doubling: a few searches, however many old passages there are
         current = [hit for hit in hits if hit.source not in old][:limit]
         last = len(hits) if len(current) < limit else hits.index(current[-1]) + 1
-        return [_candidate(hit, with_vector=own, why=old.get(hit.source, "")) for hit in hits[:last]]
+        origin = self.knowledge.audits.origin
+        return [
+            _candidate(hit, origin("", hit.source), with_vector=own, why=old.get(hit.source, "")) for hit in hits[:last]
+        ]
 
 
-def _candidate(hit: Hit, *, with_vector: bool, why: str = "") -> Candidate:
+def _candidate(hit: Hit, origin: Origin, *, with_vector: bool, why: str = "") -> Candidate:
     ours = {
         "id": hit.id,
         "source": hit.source,
@@ -312,4 +316,4 @@ def _candidate(hit: Hit, *, with_vector: bool, why: str = "") -> Candidate:
     vectors = hit.vector[None, :] if with_vector else None
     known = {"cosine": hit.score} if with_vector else {}
     reason = "superseded" if why else ""
-    return Candidate(packet, "knowledge", vectors=vectors, known=known, reason=reason, detail=why)
+    return Candidate(packet, "knowledge", vectors=vectors, known=known, reason=reason, detail=why, origin=origin)

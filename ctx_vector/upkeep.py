@@ -53,13 +53,21 @@ class VerifyReport:
         }
 
 
-def purge(store: Store, source: str) -> int:
-    """Delete all revisions of a document, their encodings and every index file, and leave no byte of them behind."""
+def purge(store: Store, source: str) -> tuple[int, list[str]]:
+    """Delete all revisions of a document, their encodings and every index file, and leave no byte of them behind.
+
+    Returns how many revisions, and the texts of their passages.
+    """
     with sync_lock(store):
         with store.write() as conn:
             rows = conn.execute("SELECT id FROM documents WHERE source = ?", (source,)).fetchall()
             if not rows:
                 raise InputError(f"source: no version has a document named {source!r}")
+            texts = [
+                str(text)
+                for (id_,) in rows
+                for (text,) in conn.execute("SELECT text FROM chunks WHERE document_id = ?", (id_,))
+            ]
             catalog.delete_documents(conn, [int(row[0]) for row in rows])
             # an interrupted run may have left encodings of this document that nothing points to
             catalog.drop_encodings(conn, before=math.inf)
@@ -68,7 +76,7 @@ def purge(store: Store, source: str) -> int:
         delete_files(store.path.parent, set())
         store.scrub()
     log.info("purged %s: %d revisions", source, len(rows))
-    return len(rows)
+    return len(rows), texts
 
 
 def reencode(store: Store, encoder: Encoder) -> int:

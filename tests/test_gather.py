@@ -4,7 +4,7 @@ import copy
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -13,6 +13,7 @@ from pipeline_help import NOW, HashEncoder, build, check, plain
 
 from ctx_vector import ConfigError, ContextBuilder, ContextPacket, Message
 from ctx_vector.errors import InputError
+from ctx_vector.gather import SourceSpec, gather
 from ctx_vector.packets import DROP_REASONS, Candidate
 
 
@@ -439,3 +440,16 @@ def test_a_source_named_like_another_adds_up():
 
 def test_no_source_leaves_a_thread_that_keeps_the_process_alive():
     assert all(thread.daemon for thread in threading.enumerate() if thread.name.startswith("load "))
+
+
+def test_a_ready_candidate_keeps_everything_but_its_source_and_place():
+    own = {item.name: object() for item in fields(Candidate)} | {
+        "packet": ContextPacket("x", metadata={"type": "memory"})
+    }
+    given = Candidate(**own)
+    for kind in ("memory", "conversation_history"):
+        (found,) = gather([SourceSpec("s", kind, lambda _: [given])], None).candidates
+        for name in own.keys() - {"source", "rank", "message", "packet"}:
+            assert getattr(found, name) is own[name], name
+        assert (found.source, found.rank) == ("s", 0)
+        assert found.message is (own["message"] if kind == "conversation_history" else None)

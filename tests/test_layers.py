@@ -23,12 +23,15 @@ LAYERS = {
         mcp_server mcp_http mcp_tools mcp_replies inspector adapters agent""",
     "measuring": "experiments",
     "the package": "__init__",
-    "assembly": "builder audit settings settings_schema",
+    "assembly": """
+        builder settings settings_schema
+        audit audit_writer audit_encode audit_decode audit_compare audit_stats""",
     "pipeline": """
         trace
         live_sources
         inputs record gather history ranking filling parts tool_rows placing select compress structure layout""",
     "what the stages stand on": """
+        audit_tables
         tools trim summary source_loaders
         knowledge sync staging sync_report upkeep views dense hits filters catalog
         memory memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",

@@ -1,0 +1,518 @@
+"""A build as a row of an audit: every text once, and ids in its place.
+
+    Entry ── encode ── a row of context_logs        texts and packets go through `Keeper`, which gives ids
+
+The text of a context and its system messages are written as the pieces they are made of, and a piece as the packet's
+own text with what stands around it. So a packet takes its room once, however many builds show it, and what was rendered
+from it is known to be a copy: a purge finds it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from ctx_vector import audit_tables as tables
+from ctx_vector.errors import StoreError
+from ctx_vector.packets import (
+    Budget,
+    BuiltContext,
+    Candidate,
+    ContextPacket,
+    Decision,
+    SourceUse,
+    clean_text,
+    json_ready,
+)
+from ctx_vector.trace import Trace, dump
+
+Redact = Callable[[str], str]
+
+#: What a text says that could not be redacted.
+NOT_REDACTED: Final = "(not stored: the redaction failed)"
+_CUT_REASONS: Final = ("budget", "quota", "oversize")
+_GAP: Final = 400  # characters between two pieces: joiners, labels, closing lines
+_SURE: Final = 80  # characters that stand between two pieces only when one was not found
+_MOST_CACHED: Final = 32_000_000  # characters
+
+# fields that are written by name below; what is added to these classes later goes along as JSON
+_KNOWN: Final[Mapping[type, frozenset[str]]] = {
+    Decision: frozenset(
+        "packet source section relevance recency score tokens kept action reason detail rendered".split()
+    ),
+    SourceUse: frozenset("tokens kept dropped_items truncated gathered fault milliseconds".split()),
+    Budget: frozenset("total_limit total_used text_tokens message_tokens shared_limit sources".split()),
+    BuiltContext: frozenset(
+        "text messages sections kept dropped budget stats meta warnings tools rows query trace".split()
+    ),
+}
+REST: Final[Mapping[type, tuple[tuple[str, Any], ...]]] = {
+    kind: tuple(
+        (item.name, None if item.default is MISSING else item.default)
+        for item in fields(kind)
+        if item.name not in known
+    )
+    for kind, known in _KNOWN.items()
+}
+
+log = logging.getLogger("ctx_vector.audit")
+
+
+def rest_of(value: Any) -> dict[str, Any]:
+    """Return the fields of a record's part that are not written by name, where they are not the default."""
+    rest = REST[type(value)]
+    if not rest:
+        return {}
+    return {name: json_ready(kept) for name, default in rest if (kept := getattr(value, name)) != default}
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A finished build on its way into the audit. What its caller may change meanwhile is copied."""
+
+    built: BuiltContext
+    messages: list[dict[str, Any]]
+    meta: dict[str, Any]
+    stats: dict[str, Any]
+    variant: str | None
+    size: int  # about how many characters it holds
+
+    @classmethod
+    def of(cls, built: BuiltContext, variant: str | None) -> Entry:
+        """Return the entry of a build."""
+        size = 2 * len(built.text)
+        for item in built.trace.gathered.candidates:
+            size += len(item.packet.content)
+        messages = [dict(message) for message in built.messages]
+        return cls(built, messages, dict(built.meta), dict(built.stats), variant, size)
+
+
+class Keeper:
+    """Keeps texts and packets of one audit, and knows which of them the build at hand refers to.
+
+    Remembers ids from one transaction to the next as long as nothing was deleted meanwhile.
+    """
+
+    def __init__(self, path: Path, redact: Redact | None) -> None:
+        self._path = path
+        self._redact = redact
+        self._ids: dict[str, int] = {}
+        self._cached = 0
+        self._packets: dict[tuple[Any, ...], int] = {}
+        self._links: set[tuple[int, int]] = set()
+        self._linked: set[str] = set()
+        self._generation = -1
+        self._conn: sqlite3.Connection
+        self.blank = False
+        self.failed = False
+        self.contents: set[int] = set()
+        self.packets: set[int] = set()
+
+    @property
+    def redacts(self) -> bool:
+        """Whether texts are changed on their way in."""
+        return self._redact is not None
+
+    def open(self, conn: sqlite3.Connection) -> None:
+        """Begin a transaction."""
+        generation = tables.generation(conn)
+        if generation != self._generation or self._cached > _MOST_CACHED:
+            self.forget()
+        self._generation, self._conn = generation, conn
+
+    def forget(self) -> None:
+        """Remember nothing: something was deleted, or a transaction was rolled back."""
+        self._ids, self._packets, self._links, self._cached = {}, {}, set(), 0
+
+    def begin(self, *, blank: bool = False) -> None:
+        """Begin a build; `blank` keeps none of its texts."""
+        self.contents, self.packets, self.blank, self.failed = set(), set(), blank, False
+
+    def clean(self, text: str) -> str:
+        """Return a text as it may be stored."""
+        if self._redact is None:
+            return text
+        try:
+            return clean_text(self._redact(text))
+        except Exception as error:  # a caller's function may raise anything, and then the text must not be stored
+            if not self.failed:
+                log.warning("the redaction failed (%s: %s); the text is not stored", type(error).__name__, error)
+            self.failed = True
+            return NOT_REDACTED
+
+    def text(self, text: str) -> int:
+        """Return the id of a text."""
+        if self.blank:
+            return self._nothing()
+        if self._redact is not None:
+            text = self.clean(text)
+        found = self._ids.get(text)
+        if found is None:
+            found = self._ids[text] = self._keep(text)
+            self._cached += len(text)
+        self.contents.add(found)
+        return found
+
+    def _keep(self, text: str) -> int:
+        text = clean_text(text)
+        key = tables.digest(text)
+        row = self._conn.execute("SELECT id FROM contents WHERE hash = ?", (key,)).fetchone()
+        if row is None:
+            row = (self._conn.execute("INSERT INTO contents (hash, text) VALUES (?, ?)", (key, text)).lastrowid,)
+        return int(row[0])
+
+    def _nothing(self) -> int:
+        if not self.contents:
+            gone = "INSERT INTO contents (hash, state, text) VALUES (randomblob(16), ?, '')"
+            self.contents.add(int(self._conn.execute(gone, (tables.GONE,)).lastrowid or 0))
+        return next(iter(self.contents))
+
+    def copy(self, of: int, copy: int) -> None:
+        """Note that one content was made from another."""
+        if of != copy and not self.blank and (of, copy) not in self._links:
+            self._links.add((of, copy))
+            self._conn.execute("INSERT OR IGNORE INTO copies VALUES (?, ?)", (of, copy))
+
+    def packet(self, candidate: Candidate) -> int:
+        """Return the id of a candidate's packet."""
+        packet, origin = candidate.packet, candidate.origin
+        content = self.text(packet.content)
+        metadata = self._metadata(packet)
+        stamp = packet.timestamp.isoformat() if packet.timestamp else None
+        score = packet.relevance if packet.scored else None
+        key = (content, origin, stamp, packet.token_count, score, metadata)
+        found = self._packets.get(key)
+        if found is None or self.blank:
+            found = self._packets[key] = self._keep_packet(*key)
+        self.packets.add(found)
+        return found
+
+    def _metadata(self, packet: ContextPacket) -> str:
+        if self.blank:
+            return "{}"
+        if self._redact is None:
+            try:
+                text = json.dumps(packet.meta, ensure_ascii=False, allow_nan=False)
+                text.encode()
+                return text
+            except (TypeError, ValueError):  # what JSON does not have, or lone surrogates
+                pass
+        return json.dumps(self.redacted(json_ready(packet.meta)), ensure_ascii=False)
+
+    def redacted(self, value: Any) -> Any:
+        """Return JSON-ready values with all their texts redacted."""
+        if self._redact is None:
+            return value
+        if isinstance(value, str):
+            return self.clean(value)
+        if isinstance(value, dict):
+            return {key: self.redacted(item) for key, item in value.items()}
+        return [self.redacted(item) for item in value] if isinstance(value, list) else value
+
+    def _keep_packet(self, content: int, origin: Any, *fields: Any) -> int:
+        owner = tables.owner_key(origin) if origin else None
+        name = tables.origin_key(origin) if origin else None
+        key = tables.digest(content, owner, name, *fields)
+        row = None
+        if not self.blank:
+            row = self._conn.execute("SELECT id FROM packets WHERE hash = ?", (key,)).fetchone()
+        if row is None:
+            values = (key, content, owner, name, *fields)
+            made = "INSERT INTO packets (hash, content_id, owner, origin, timestamp, token_count, score, metadata) "
+            hash_ = "randomblob(16)" if self.blank else "?1"
+            row = (self._conn.execute(f"{made} VALUES ({hash_}, ?2, ?3, ?4, ?5, ?6, ?7, ?8)", values).lastrowid or 0,)
+        return int(row[0])
+
+    def config(self, values: Mapping[str, Any]) -> int:
+        """Return the id of a config."""
+        text = json.dumps(self.redacted(json_ready(values)), ensure_ascii=False)
+        key = tables.digest("config", text)
+        row = self._conn.execute("SELECT id FROM configs WHERE hash = ?", (key,)).fetchone()
+        if row is None:
+            row = (self._conn.execute("INSERT INTO configs (hash, config) VALUES (?, ?)", (key, text)).lastrowid,)
+        return int(row[0])
+
+    def tell_stores(self, entries: Iterable[Entry]) -> None:
+        """Tell the stores that texts come from that this audit has them, before it does."""
+        found = (item.origin for entry in entries for item in entry.built.trace.gathered.candidates)
+        for file in {origin.file for origin in found if origin is not None} - self._linked:
+            self._linked.add(file)
+            try:
+                tables.link(file, self._path)
+            except StoreError as error:
+                log.warning("%s; what is purged there stays in the audit", error)
+
+
+# -- a build as a row -------------------------------------------------------------------------------------------------
+
+
+def encode(entry: Entry, keeper: Keeper, purged: frozenset[bytes] = frozenset()) -> dict[str, Any]:
+    """Return the columns of a build, its texts kept.
+
+    `purged` are the keys of what was purged after the build began: when it holds any of it, none of its texts is kept.
+    """
+    built, trace = entry.built, entry.built.trace
+    keeper.begin(blank=bool(purged) and _holds(trace, purged))
+    dumped = dump(trace, keeper)
+    writer = _Writer(built, keeper)
+    meta = dict(entry.meta)
+    history = dict(meta.get("history") or {})
+    if history.get("fallback"):
+        history["fallback"] = keeper.text(history["fallback"])
+    record = {
+        "rows": writer.rows(),
+        "sections": writer.sections(),
+        "decisions": [writer.decision(item) for item in (*built.kept, *built.dropped)],
+        "kept": len(built.kept),
+        "budget": [
+            built.budget.total_limit,
+            built.budget.total_used,
+            built.budget.text_tokens,
+            built.budget.message_tokens,
+            built.budget.shared_limit,
+            rest_of(built.budget),
+        ],
+        "source_faults": {name: keeper.text(use.fault) for name, use in built.budget.sources.items() if use.fault},
+        "stats": entry.stats,
+        "meta": {**meta, "history": history},
+        "warnings": [keeper.text(text) for text in built.warnings],
+        "tools": keeper.text(json.dumps(json_ready(built.tools), ensure_ascii=False)) if built.tools else None,
+        "more": keeper.text(json.dumps(rest, ensure_ascii=False)) if (rest := rest_of(built)) else None,
+        "trace": dumped,
+    }
+    messages = [writer.message(message) for message in entry.messages]
+    reasons = entry.stats.get("dropped", {})
+    return {
+        "id": meta["build_id"],
+        "session_id": trace.session_id,
+        "variant": entry.variant,
+        "created_at": datetime.fromtimestamp(trace.started, UTC).isoformat(timespec="microseconds"),
+        "total_tokens": built.budget.total_used,
+        "budget_limit": built.budget.total_limit,
+        "query_id": dumped["query"],
+        "gathered": entry.stats.get("gathered", len(built.kept) + len(built.dropped)),
+        "kept": len(built.kept),
+        "dropped": len(built.dropped),
+        "trimmed": int(bool(entry.stats.get("compressed")) or any(reason in reasons for reason in _CUT_REASONS)),
+        "warnings": len(built.warnings),
+        "faults": len(trace.gathered.faults),
+        "build_ms": meta["build_time_ms"],
+        "knowledge_version": meta["knowledge_version"],
+        "strategy": meta["strategy"],
+        "model": meta["model"],
+        "model_fingerprint": meta["model_fingerprint"],
+        "tokenizer": meta["tokenizer"],
+        "tokenizer_fingerprint": meta["tokenizer_fingerprint"],
+        "version": meta["version"],
+        "config_hash": meta["config_hash"],
+        "config_id": keeper.config(trace.config.to_dict()),
+        "redacted": int(keeper.redacts),
+        "purged": int(keeper.blank),
+        "source_stats": _json({name: use_of(use) for name, use in built.budget.sources.items()}),
+        "stages": _json(meta["stages_ms"]),
+        "messages": _json(messages),
+        "refs": tables.pack_refs(keeper.contents, keeper.packets),
+        "record": zlib.compress(_json(record).encode(), 3),
+    }
+
+
+def use_of(use: SourceUse) -> dict[str, Any]:
+    """Return what a source got, as JSON-ready values, but for the words of its fault."""
+    values = {
+        "tokens": use.tokens,
+        "kept": use.kept,
+        "dropped_items": use.dropped_items,
+        "truncated": use.truncated,
+        "gathered": use.gathered,
+        "milliseconds": round(use.milliseconds, 3),
+        "failed": bool(use.fault),
+    }
+    return {**values, **rest_of(use)}
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=json_ready)
+
+
+def _holds(trace: Trace, purged: frozenset[bytes]) -> bool:
+    for item in trace.gathered.candidates:
+        if tables.digest(item.packet.content) in purged:
+            return True
+        if item.origin is not None and not purged.isdisjoint(
+            (tables.origin_key(item.origin), tables.owner_key(item.origin))
+        ):
+            return True
+    return False
+
+
+class _Writer:
+    """Writes the parts of one build as ids of texts: a ref is an id, or [id, start, end] for a part of that text."""
+
+    def __init__(self, built: BuiltContext, keeper: Keeper) -> None:
+        self._built = built
+        self._keeper = keeper
+        trace = built.trace
+        self._candidates = {id(item.packet): place for place, item in enumerate(trace.gathered.candidates)}
+        self._said = {id(item.packet): place for place, item in enumerate(trace.said)}
+        self._refs: dict[int, list[Any]] = {}  # of what kept decisions show, by id(decision)
+        self._shown: dict[str, tuple[list[Any], int]] = {}
+        self._contents: set[str] = {item.packet.content for item in trace.said}
+        self._bases: list[int] = []
+        self._texts: list[tuple[str, list[Any]]] = []
+        for item in built.kept:
+            base = keeper.text(item.packet.content)
+            self._bases.append(base)
+            self._contents.add(item.packet.content)
+            refs = self._refs[id(item)] = self._split(item.rendered, item.packet.content, base)
+            self._shown[item.rendered + "\n"] = [*refs, keeper.text("\n")], base
+        for body, _, result in trace.shortened.entries:
+            if result:
+                keeper.copy(keeper.text(body), keeper.text(result[0]))
+        for packet in [item.packet for item in built.kept if item.action != "full"]:
+            for body, _, result in trace.shortened.entries:
+                if result and body in packet.content:
+                    keeper.copy(keeper.text(packet.content), keeper.text(result[0]))
+
+    def _split(self, shown: str, content: str, base: int) -> list[Any]:
+        """Return what a packet shows as its own text, or a part of it, with what stands around."""
+        if shown == content:
+            return [base]
+        if content and not (self._keeper.redacts or self._keeper.blank):
+            at = shown.find(content)
+            if at >= 0:
+                return [*self._around(shown[:at], base), base, *self._around(shown[at + len(content) :], base)]
+            for start in (0, shown.find(": ") + 2, shown.find("\n") + 1):
+                for end in (len(shown), shown.rfind("\n")):
+                    part = shown[start:end]
+                    at = content.find(part) if len(part) > len(shown) // 2 else -1
+                    if at >= 0:
+                        before, after = shown[:start], shown[end:]
+                        return [
+                            *self._around(before, base), [base, at, at + len(part)], *self._around(after, base)
+                        ]  # fmt: skip
+        copy = self._keeper.text(shown)
+        self._keeper.copy(base, copy)
+        return [copy]
+
+    def _around(self, text: str, base: int) -> list[int]:
+        """Return the ref of a label or marker; a citation says something of its packet, and goes with it."""
+        if not text:
+            return []
+        found = self._keeper.text(text)
+        if text.startswith("["):
+            self._keeper.copy(base, found)
+        return [found]
+
+    def rows(self) -> list[Any]:
+        """Return [section, tokens, text before, refs] of each row of the text, and the refs of the whole at the end."""
+        made: list[Any] = []
+        for section, tokens, text in self._built.rows:
+            refs = self._row(text)
+            if section:
+                self._texts.append((text, refs))
+            made.append([section, tokens, refs])
+        return [made, self._pieces(self._built.text)]
+
+    def _row(self, text: str) -> list[Any]:
+        """Return the refs of a row: a kept item, below its labels if it is numbered, or one of our own lines."""
+        rest, label = text, ""
+        for _ in range(3):
+            if rest in self._shown:
+                refs, base = self._shown[rest]
+                return [*self._around(label, base), *refs]
+            line, _, rest = rest.partition("\n")
+            label += line + "\n"
+        return [self._keeper.text(text)]
+
+    def _pieces(self, text: str) -> list[Any]:
+        """Return the refs that a text of rows is made of, what stands between them included."""
+        refs: list[Any] = []
+        done = 0
+        for piece, own in self._texts:
+            at = text.find(piece, done, done + len(piece) + _GAP)
+            if at < 0:
+                continue
+            if at > done:
+                refs.append(self._keeper.text(text[done:at]))
+                if at > done + _SURE:
+                    self._copy_of_all(refs[-1])
+            refs += own
+            done = at + len(piece)
+        rest = text[done:]
+        if len(rest) > _GAP:  # not made of rows: kept whole, and gone with any packet that may be in it
+            return [self._copy_of_all(self._keeper.text(text))]
+        return [*refs, self._keeper.text(rest)] if rest else refs
+
+    def _copy_of_all(self, ref: int) -> int:
+        """Return a ref, noted as a copy of everything that was kept."""
+        for base in self._bases:
+            self._keeper.copy(base, ref)
+        return ref
+
+    def sections(self) -> list[Any]:
+        """Return [name, start, end] of each section's body within the text."""
+        made, done, text = [], 0, self._built.text
+        for name, body in self._built.sections.items():
+            start = text.find(f"[{name}]\n{body}", done)
+            if start < 0:
+                made.append([name, self._copy_of_all(self._keeper.text(body)), None])
+                continue
+            start += len(name) + 3
+            done = start + len(body)
+            made.append([name, start, done])
+        return made
+
+    def decision(self, item: Decision) -> list[Any]:
+        """Return the fate of a candidate: which one it is first, as [candidate], [None, message] or [source]."""
+        place, key = self._candidates.get(id(item.packet)), id(item.packet)
+        which: list[Any] = [place] if place is not None else [None, self._said[key]] if key in self._said else []
+        detail: Any = item.detail
+        if not which:
+            which, detail = [item.source], self._keeper.text(item.detail)
+        elif self._keeper.redacts:
+            detail = self._keeper.clean(detail)
+        made = [
+            which,
+            item.section,
+            item.relevance,
+            item.recency,
+            item.score,
+            item.tokens,
+            item.action,
+            item.reason,
+            detail,
+            self._refs.get(id(item), 0),
+        ]
+        return [*made, rest] if (rest := rest_of(item)) else made
+
+    def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a chat message with refs for its content; what else it has is one more text."""
+        content = message.get("content")
+        made: dict[str, Any] = {"role": message.get("role")}
+        more = {key: value for key, value in message.items() if key not in ("role", "content")}
+        if isinstance(content, str):
+            made["content"] = self._message_refs(content, system=message.get("role") == "system")
+        else:
+            more["content"] = content
+        if more:
+            made["more"] = self._keeper.text(json.dumps(self._keeper.redacted(json_ready(more)), ensure_ascii=False))
+        return made
+
+    def _message_refs(self, content: str, *, system: bool) -> Sequence[Any]:
+        keeper = self._keeper
+        if content in self._contents:
+            return [keeper.text(content)]
+        if system and content.startswith("["):
+            return self._pieces(content)
+        found = keeper.text(content)
+        for item in self._built.kept:
+            if item.action != "full":
+                keeper.copy(keeper.text(item.packet.content), found)
+        return [found]
