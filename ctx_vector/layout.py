@@ -168,6 +168,7 @@ class Layout:
             target = self._sections[name].groups[group]
             target.title, target.title_tokens = title + "\n", counter.count(title + "\n")
         self._apart = 0
+        self._listed: dict[tuple[str, bool], list[tuple[str, int, Piece | None]]] = {}
         self._costs = {name: (0, 0, 0, 0) for name in self._sections}
         self._sums = (0, 0, 0, 0)
         self._fixed = (0, 0)
@@ -187,8 +188,18 @@ class Layout:
     def _label(self, number: int, piece: Piece) -> str:
         return self.texts["source"].format(n=number, cite=f": {piece.cite}" if piece.cite else "") + "\n"
 
-    def _lines(self, section: _Section, *, chat: bool) -> Iterator[tuple[str, int, Piece | None]]:
-        """Yield (text, tokens, piece) for every line group of a section's body; `chat` includes chat groups."""
+    def _lines(self, section: _Section, *, chat: bool) -> list[tuple[str, int, Piece | None]]:
+        """Return (text, tokens, piece) for every line group of a section's body; `chat` includes chat groups.
+
+        The list is kept until something is put into the section or taken out.
+        """
+        whole = chat or not any(group.chat and group.pieces for group in section.groups.values())
+        lines = self._listed.get((section.name, whole))
+        if lines is None:
+            lines = self._listed[section.name, whole] = list(self._walk(section, chat=whole))
+        return lines
+
+    def _walk(self, section: _Section, *, chat: bool) -> Iterator[tuple[str, int, Piece | None]]:
         started = False
         for group in section.groups.values():
             if not group.pieces or group.apart or (group.chat and not chat):
@@ -328,6 +339,8 @@ class Layout:
         group.tokens += sum(group.label_tokens[start:])
 
     def _recount(self, name: str) -> None:
+        self._listed.pop((name, True), None)
+        self._listed.pop((name, False), None)
         before, after = self._costs[name], self._cost(self._sections[name])
         self._costs[name] = after
         text, messages, headers, message_headers = self._sums
@@ -365,7 +378,7 @@ class Layout:
     def render(self) -> tuple[str, list[dict[str, Any]], int, int]:
         """Return text and messages, and their tokens counted anew, without the sums kept so far.
 
-        Where counts add it goes section by section: those that stand in both are counted once.
+        Where counts add, it is the count of every line group as it stands there, which the counter may remember.
         """
         count, count_messages = self.counter.count, self.counter.count_messages
         segments, system = self._segments(chat=True), self._segments(chat=False)
@@ -373,7 +386,18 @@ class Layout:
         if not self.counter.additive or self.split:
             return text, messages, count(text), count_messages(messages)
         rest = count_messages([{"role": "system", "content": ""}, *messages[1:]])
-        return text, messages, sum(map(count, segments)), rest + sum(map(count, system))
+        return text, messages, self._counted(chat=True), rest + self._counted(chat=False)
+
+    def _counted(self, *, chat: bool) -> int:
+        """Return the tokens of all segments together, for a counter whose counts add."""
+        texts: list[str] = []
+        extra = 0
+        for section in self._sections.values():
+            lines = self._lines(section, chat=chat) if chat or section.name != TASK else []
+            if lines or (section.always and (chat or section.name != TASK)):
+                texts += [section.header, *(text for text, _, _ in lines)]
+                extra += 0 if section.name == OUTPUT else self._end_extra(texts[-1])
+        return sum(self.counter.count_batch(texts)) + extra
 
     def _messages(self, segments: Sequence[str]) -> list[dict[str, Any]]:
         system = [text[:-1] for text in segments[:-1]] + [segments[-1]] if self.split else ["".join(segments)]

@@ -189,7 +189,10 @@ class TokenCounter:
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
         """Return the counts of many texts, each equal to its single `count`."""
-        return [self.count(text) for text in texts]
+        known = self._cache
+        with self._lock:  # once for all that are known; what is not moved up here is so by `count`
+            found = [known.get(text) if len(text) <= _LONG_KEY else None for text in texts]
+        return [self.count(text) if tokens is None else tokens for text, tokens in zip(texts, found, strict=True)]
 
     def count_messages(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """Return the tokens of chat messages: contents, images, names, tool calls, and the framing of each message."""
