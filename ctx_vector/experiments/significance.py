@@ -196,6 +196,14 @@ def _ratio(sums: Floats, counts: Floats, axis: int = -1) -> Floats:
     return np.asarray(np.sum(sums, axis=axis) / np.sum(counts, axis=axis))
 
 
+def mean_interval(values: Floats, *, seed: int = 0, resamples: int = 999, alpha: float = ALPHA) -> tuple[float, float]:
+    """Return the interval of one arm's mean (n,), for drawing: two arms are compared by `paired`, not by these."""
+    if len(values) < 2:
+        return -math.inf, math.inf
+    ones = np.ones(len(values))
+    return _interval(_scipy().stats, values, ones, values, seed, resamples, alpha)[:2]
+
+
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return Holm's step-down corrected p values, in the order given (Holm 1979).
 

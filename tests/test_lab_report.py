@@ -1,0 +1,171 @@
+"""The report is one page that stands alone, says what the object says, and escapes what comes from the data."""
+
+from __future__ import annotations
+
+import re
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import numpy as np
+import pytest
+from bs4 import BeautifulSoup
+from lab_help import write_beir
+
+from ctx_vector.errors import OptionalDependencyError
+from ctx_vector.experiments import Arm, plots, read_dataset, run_experiment
+from ctx_vector.experiments.report import render, write_report
+from ctx_vector.experiments.result import BINS, Scores
+
+NASTY = "<script>alert('x')</script> $甲$ & \"b\""
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory, encoder):
+    folder = write_beir(tmp_path_factory.mktemp("lab") / "图书馆 & <co>")
+    arms = [Arm("cosine"), Arm(NASTY, {"strategy": "jaccard"}), Arm("stop", {"fill": "stop"})]
+    return run_experiment(read_dataset(folder), arms, (20, 40, 1500), encoder=encoder, resamples=99)
+
+
+COMMAND, MADE = "ctx-vector ab x --seed 1", datetime(2024, 5, 1, 8, 0, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def text(report):
+    return render(report, command=COMMAND, made_at=MADE)
+
+
+@pytest.fixture(scope="module")
+def page(text):
+    return BeautifulSoup(text, "html.parser")
+
+
+def test_the_page_stands_alone(text):
+    assert "http" not in re.sub(r'xmlns(:xlink)?="http[^"]+"', "", text)
+    assert not re.search(r"<(script|link|iframe|img|object|embed|base)\b", text)
+    assert not re.search(r"@import|url\((?!#)|\bon\w+=\"|javascript:", text)
+    assert text.startswith("<!doctype html>")
+    assert 'name="viewport"' in text and "prefers-color-scheme: dark" in text
+
+
+def test_what_comes_from_the_data_is_escaped(report, page):
+    assert page.find("script") is None
+    assert page.h1.text == "图书馆 & <co>"
+    assert NASTY in [item.text.strip() for item in page.select("ul.legend li")]
+    assert NASTY in page.select_one("table.means").text
+
+
+def test_every_comparison_is_in_the_table(report, page):
+    rows = [
+        [cell.get_text(" ", strip=True) for cell in row.find_all("td")] for row in page.select("table.cards tbody tr")
+    ]
+    assert len(rows) == len(report.comparisons)
+    for row, one in zip(rows, report.comparisons, strict=True):
+        assert row[1] == one.arm
+        assert row[2:4] == [f"{one.found.mean:.3f}", f"{one.found.baseline:.3f}"]
+        assert row[4].replace("\u2212", "-") == f"{one.found.difference:+.3f}"
+        assert row[8] == one.verdict
+    main = [one.words for one in report.comparisons if one.metric == report.main_metric]
+    assert [item.select_one(".small").text for item in page.select("ul.verdicts li")] == main
+
+
+def test_means_are_those_of_the_report_and_the_best_stand_out(report, page):
+    rows = page.select("table.means")[0].select("tbody tr")
+    assert len(rows) == len(report.metrics)
+    for row, metric in zip(rows, report.metrics, strict=True):
+        values = [report.means[arm.name][metric] for arm in report.arms]
+        shown = [cell.text.strip() for cell in row.find_all("td")]
+        assert shown == [f"{value:,.0f}" if metric.startswith("tokens") else f"{value:.3f}" for value in values]
+        bold = ["best" in (cell.get("class") or []) for cell in row.find_all("td")]
+        wanted = [value == max(values) and max(values) > min(values) for value in values]
+        assert bold == (wanted if not metric.startswith("tokens") else [False] * 3)
+
+
+def test_what_was_lost_can_be_read(report, page):
+    told = page.get_text(" ", strip=True)
+    for row in report.changed(NASTY)["lost"]:
+        assert row["query"] in told
+        assert all(item["text"] in told for item in row["evidence"])
+    assert f"only {report.baseline}" in told
+
+
+def test_how_it_was_made_is_told(report, text):
+    for value in (
+        report.data.digest,
+        report.made["model_fingerprint"],
+        report.made["calibration"],
+        "cl100k_base",
+        "ctx-vector ab x --seed 1",
+        "2024-05-01 08:00:00+00:00",
+        *(arm.config_hash for arm in report.arms),
+    ):
+        assert value in text  # fmt: skip
+    assert all(note in text for note in report.notes)
+
+
+def test_drawings_are_whole_and_their_ids_are_their_own(text):
+    drawings = re.findall(r"<svg .*?</svg>", text, re.S)
+    assert len(drawings) == 3 + 2 + 3 + 1  # recall, all evidence, freshness; differences; scores; latency
+    ids = []
+    for drawing in drawings:
+        tree = ElementTree.fromstring(drawing)
+        own = [element.get("id") for element in tree.iter() if element.get("id")]
+        ids += own
+        for target in re.findall(r'(?:href="#|url\(#)([^")]+)', drawing):
+            assert target in own
+        assert tree.get("aria-label")
+        assert "#a1b2c" not in drawing and "#d1e2f" not in drawing
+        assert "var(--" in drawing
+    assert len(set(ids)) == len(ids)
+
+
+def test_the_same_report_gives_the_same_page_where_it_should_be(report, text, tmp_path):
+    write_report(report, tmp_path / "新" / "out.html", command=COMMAND, made_at=MADE)
+    assert (tmp_path / "新" / "out.html").read_text(encoding="utf-8") == text
+
+
+def test_one_arm_alone_has_a_page_without_comparisons(report):
+    alone = replace(report, arms=report.arms[:1], comparisons=(), values={"cosine": report.values["cosine"]},
+                    scores={"cosine": report.scores["cosine"]},
+                    milliseconds={"cosine": report.milliseconds["cosine"]})  # fmt: skip
+    page = BeautifulSoup(render(alone), "html.parser")
+    assert "Is it chance?" not in page.text
+    assert "What was in the context" in page.text
+
+
+def test_recall_is_drawn_at_its_place():
+    """The points of a curve, read back from the drawing: higher recall is higher up, in proportion."""
+    arms = ["a"]
+    points = {"a": [(0.2, 0.1, 0.3), (0.6, 0.5, 0.7), (1.0, 1.0, 1.0)]}
+    svg = plots.recall_curve((500, 1000, 2000), arms, points, "recall")
+    places = [
+        float(y)
+        for y in re.findall(r'<use xlink:href="#[^"]+" x="[\d.]+" y="([\d.]+)" style="fill: var\(--arm0\)', svg)
+    ]
+    marks = [y for y in places if y]
+    first, second, third = marks[-3:]
+    assert first > second > third
+    assert (first - second) == pytest.approx(second - third, rel=1e-3)
+
+
+def test_scores_are_drawn_as_what_a_floor_would_keep():
+    counts = [0] * BINS
+    counts[0], counts[BINS // 2] = 3, 1
+    svg = plots.score_distribution(Scores(tuple(counts), tuple(counts)), 0, "relevance")
+    path = re.findall(r'd="(M [^"]+)"[^>]*style="fill: none; stroke: var\(--arm0\)', svg)[0]
+    ys = [float(y) for _, y in re.findall(r"(-?[\d.]+) (-?[\d.]+)", path)]
+    full, quarter, none = ys[0], ys[BINS // 4] if len(ys) > BINS // 2 else sorted(ys)[-2], ys[-1]
+    assert none > quarter > full
+    assert (none - quarter) / (none - full) == pytest.approx(0.25, abs=0.01)
+
+
+def test_without_the_extra_the_error_says_what_to_install(report, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "jinja2", None)
+        with pytest.raises(OptionalDependencyError, match=r"pip install 'ctx_vector\[lab\]'"):
+            render(report)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib", None)
+        with pytest.raises(OptionalDependencyError, match=r"pip install 'ctx_vector\[lab\]'"):
+            plots.differences(np.array([0.5, -0.5]), 1, "x")
