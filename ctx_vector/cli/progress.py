@@ -96,6 +96,19 @@ def count_bar(title: str, total: int, unit: str = "texts") -> Generator[Tick]:
         yield lambda done: bar.advance(task, done)
 
 
+@contextmanager
+def stage_bar() -> Generator[Callable[[str, int, int], None] | None]:
+    """Give the `progress` of an experiment, told (what, done, total), or None when stderr is no terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import TextColumn
+
+    with _bar(TextColumn("{task.completed:,.0f}/{task.total:,.0f}")) as bar:
+        task = bar.add_task("starting", total=1)
+        yield lambda what, done, total: bar.update(task, description=what, completed=done, total=max(total, 1))
+
+
 class Watched:
     """An encoder that tells how many texts it has encoded; everything else is the one behind it."""
 

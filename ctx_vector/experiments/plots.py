@@ -43,6 +43,11 @@ def _matplotlib() -> Any:
     return matplotlib
 
 
+def check_extra() -> None:
+    """Raise OptionalDependencyError when matplotlib is not installed."""
+    _matplotlib()
+
+
 class _Canvas:
     """One drawing: `with _Canvas(height, "what it shows") as axes`, then `.svg`."""
 

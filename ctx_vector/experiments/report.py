@@ -39,6 +39,12 @@ def _environment() -> Any:
     return environment
 
 
+def check_extra() -> None:
+    """Raise OptionalDependencyError when what a page needs is not installed, before anything is measured for it."""
+    _environment()
+    plots.check_extra()
+
+
 def render(report: Report, *, command: str = "", made_at: datetime | None = None) -> str:
     """Return the report as one HTML page. `command` and `made_at` are shown if given.
 

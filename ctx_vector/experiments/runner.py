@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from ctx_vector.builder import ContextBuilder
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.experiments.corpus import KINDS, Corpus
@@ -41,7 +42,6 @@ from ctx_vector.experiments.result import ArmNote, DataNote, Report, Scores, his
 from ctx_vector.experiments.significance import ALPHA, RESAMPLES, Comparison, compare_all
 
 if TYPE_CHECKING:
-    from ctx_vector.builder import ContextBuilder
     from ctx_vector.packets import BuiltContext
     from ctx_vector.stages import Encoder
 
@@ -125,6 +125,8 @@ def run_experiment(
     sizes = _check(arms, budgets, kind, resample, dataset)
     base = base_config() if base is None else base
     configs = [arm.config(base) for arm in arms]
+    for config in configs:
+        ContextBuilder(config=config)  # refuses what is unknown or not built, before anything is encoded
     recorder = _Recorder(dataset, arms, sizes)
     tell = progress or (lambda what, done, total: None)
     began = time.perf_counter()
