@@ -6,26 +6,33 @@ import json
 import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.calibration import (
+    KEYWORD_WEIGHT,
     LANGUAGES,
     QUERY_SHARE,
     TEXT_SHARE,
     Calibration,
+    HybridMap,
     PairMap,
     calibration_path,
     cards_folder,
 )
 from ctx_vector.errors import ModelError
+from ctx_vector.keywords import Keywords, Terms
+from ctx_vector.terms import stem_key, terms
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from ctx_vector.stages import Encoder
+
+LEAST_COMMON: Final = 0.02  # of ordinary texts have a term for it to be kept
 
 _log = logging.getLogger("ctx_vector.calibration")
 
@@ -43,7 +50,21 @@ def measure(encoder: Encoder, rows: Sequence[dict[str, str]]) -> Calibration:
     apart = ~np.eye(count, dtype=bool)
     pairs: dict[tuple[str, str], PairMap] = {}
     centred: dict[tuple[str, str], PairMap] = {}
+    hybrid: dict[tuple[str, str], HybridMap] = {}
+    hybrid_centred: dict[tuple[str, str], HybridMap] = {}
     report: dict[str, float] = {"rows": float(count)}
+
+    def with_keywords(
+        pair: PairMap, excess: NDArray[np.float64], shares: NDArray[np.float64]
+    ) -> tuple[HybridMap, dict[str, float]]:
+        unit = pair.match - pair.line
+        dense = excess / unit
+        weight = KEYWORD_WEIGHT * float(dense[apart].var()) / max(1.0, float(np.median(np.diag(dense))))
+        fused = dense + weight * shares
+        mean = float(fused[apart].mean())
+        points, seen = _points(mean, fused[apart] - mean, np.diag(fused) - mean)
+        return HybridMap(unit, weight, points), seen
+
     for q in LANGUAGES:
         for d in LANGUAGES:
             cosines = (asked[q] @ documents[d].T).astype(np.float64)
@@ -54,19 +75,59 @@ def measure(encoder: Encoder, rows: Sequence[dict[str, str]]) -> Calibration:
             excess = cosines - mean - QUERY_SHARE * by_query[:, None] - TEXT_SHARE * by_text[None, :]
             pairs[q, d], seen = _points(mean, excess[apart], np.diag(excess))
             report |= {f"{name}_{q}_{d}": share for name, share in seen.items()}
+            words = keyword_shares(rows, q, d)
+            hybrid[q, d], seen = with_keywords(pairs[q, d], excess, words)
+            report |= {f"hybrid_{name}_{q}_{d}": share for name, share in seen.items()}
             questions, passages = asked[q] - asked[q].mean(0), documents[d] - documents[d].mean(0)
             cosines = (_unit(questions) @ _unit(passages).T).astype(np.float64)
             mean = float(cosines[apart].mean())
             centred[q, d], seen = _points(mean, cosines[apart] - mean, np.diag(cosines) - mean)
             report |= {f"centred_{name}_{q}_{d}": share for name, share in seen.items()}
+            hybrid_centred[q, d], seen = with_keywords(centred[q, d], cosines - mean, words)
+            report |= {f"hybrid_centred_{name}_{q}_{d}": share for name, share in seen.items()}
     return Calibration(
         model=encoder.name,
         passages={name: vectors.mean(0) for name, vectors in documents.items()},
         questions={name: vectors.mean(0) for name, vectors in asked.items()},
         pairs=pairs,
         centred=centred,
+        hybrid=hybrid,
+        hybrid_centred=hybrid_centred,
         report=report,
     )
+
+
+def keyword_shares(
+    rows: Sequence[dict[str, str]], asked: str, said: str, common: Mapping[int, float] | None = None
+) -> NDArray[np.float64]:
+    """Return the keyword share (questions, passages) of the background's questions and passages in two languages."""
+    import numpy as np
+
+    collection = Keywords(Terms.of([row[said] for row in rows]))
+    return np.stack([collection.shares(row[f"q_{asked}"], common) for row in rows])
+
+
+def measure_keywords(rows: Sequence[dict[str, str]]) -> dict[str, Any]:
+    """Return what models/background/keywords.json holds (keywords.py), measured on background rows."""
+    import numpy as np
+
+    common: dict[str, float] = {}
+    for key in (*LANGUAGES, *(f"q_{name}" for name in LANGUAGES)):
+        holders = Counter(term for row in rows for term in set(terms(row[key])))
+        for term, count in holders.items():
+            if count >= LEAST_COMMON * len(rows):
+                common[term] = max(common.get(term, 0.0), round(count / len(rows), 3))
+    by_key = {stem_key(term): share for term, share in common.items()}
+    apart = ~np.eye(len(rows), dtype=bool)
+    maps: dict[str, list[float]] = {}
+    report: dict[str, float] = {}
+    for name in LANGUAGES:
+        shares = keyword_shares(rows, name, name, by_key)
+        mean = float(shares[apart].mean())
+        pair, seen = _points(mean, shares[apart] - mean, np.diag(shares) - mean)
+        maps[name] = [round(value, 5) for value in (pair.unrelated, pair.line, pair.match, pair.high)]
+        report |= {f"{key}_{name}": share for key, share in seen.items()}
+    return {"common": dict(sorted(common.items())), "maps": maps, "report": report}
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:

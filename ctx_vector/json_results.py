@@ -33,7 +33,8 @@ from typing import Any, Final
 from ctx_vector.json_text import keep_on_line
 from ctx_vector.json_writer import DEEPEST, NO_LIMIT, LeftOut, Limits, Number, TooLongError, Writer
 from ctx_vector.packets import clean_text, json_ready
-from ctx_vector.scoring import bm25, terms
+from ctx_vector.scoring import bm25
+from ctx_vector.terms import words
 
 #: Rows of an array that are worth more than their long strings.
 ROWS_WANTED: Final = 10
@@ -180,7 +181,7 @@ class _Ranking:
 
     def __init__(self, query: str) -> None:
         self._query = query
-        self._terms = sorted(set(terms(query)), key=lambda term: (-len(term), term))[:_MOST_TERMS]
+        self._terms = sorted(set(words(query)), key=lambda term: (-len(term), term))[:_MOST_TERMS]
         self._orders: dict[int, list[int]] = {}
 
     def __call__(self, rows: list[Any], count: int) -> Sequence[int]:

@@ -1,52 +1,42 @@
-"""Relevance of candidates to a query: one small function a strategy, found by name.
+"""Relevance of candidates to a query: one small class a strategy, found by name.
 
-    jaccard      |A ∩ B| / |A ∪ B| of lower-cased whitespace words: the original builder's, useless without spaces
     cosine       calibrated cosine of unit vectors: 0.1 separates unrelated from matched (calibration.py)
+    hybrid       cosine and keywords together, by a calibrated weighted sum (calibration.py)
+    hybrid_rrf   the same two by reciprocal rank fusion, as an arm of an A/B
+    bm25         keywords alone (keywords.py), with a calibrated map of their own
     cosine_raw   clamp(cosine, 0, 1), the plain formula, as one arm of an A/B
+    jaccard      |A ∩ B| / |A ∪ B| of lower-cased whitespace words: the original builder's, useless without spaces
 
-Every scorer returns (n,) float64 in [0, 1], and zeros for a blank query. `bm25` below ranks the sentences of one text,
-for compress.py; it is unbounded, so it is no strategy by itself.
+Every scorer returns (n,) float64 in [0, 1], and zeros for a blank query. How rare a word is, keywords take from the
+candidates, of each language for itself; a knowledge base and a memory bring their own relevance, of all their texts
+(`Candidate.known`). The function `bm25` ranks the sentences of one text, for compress.py; it is unbounded.
+
+A package adds a strategy by an entry point: group ``ctx_vector``, name ``strategy.NAME``, a function of a function that
+returns the encoder (plugins.py).
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter
+import threading
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from ctx_vector.calibration import language_of
 from ctx_vector.errors import ConfigError, InputError
+from ctx_vector.terms import terms
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from ctx_vector.calibration import Calibration
+    from ctx_vector.keywords import Terms
     from ctx_vector.stages import Candidates, Encoder, Query, Scorer
 
-# Han, kana and the scripts of South-East Asia write words without spaces between them; Hangul glues particles to words
-_UNSPACED: Final = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
-    "\U00020000-\U000323af"
-)
-_TERMS = re.compile(rf"[{_UNSPACED}]+|[^\W{_UNSPACED}]+")
-_UNSPACED_RUN = re.compile(rf"[{_UNSPACED}]")
-
-
-def terms(text: str) -> list[str]:
-    """Return the search terms of a text: lower-cased words; runs of unspaced script as characters and bigrams.
-
-    >>> terms("Pandas 内存表")
-    ['pandas', '内', '存', '表', '内存', '存表']
-    """
-    found: list[str] = []
-    for run in _TERMS.findall(text.casefold()):
-        if _UNSPACED_RUN.match(run):
-            found += [*run, *(run[i : i + 2] for i in range(len(run) - 1))]
-        else:
-            found.append(run)
-    return found
+_RRF: Final = 60
+_MOST_KNOWN: Final = 10_000
 
 
 def bm25(query: str, texts: Sequence[str], k1: float = 1.2, b: float = 0.75) -> list[float]:
@@ -102,45 +92,186 @@ class CosineScorer:
         """Return (n,) float64 in [0, 1]. Raises InputError when the vectors are missing or do not match."""
         import numpy as np
 
-        count = len(candidates.texts)
-        if not query.text.strip() or not count:
-            return np.zeros(count)
-        if query.vector is None or candidates.vectors is None or candidates.vectors.shape != (count, query.vector.size):
-            shape = None if candidates.vectors is None else candidates.vectors.shape
-            raise InputError(f"{self.name}: expected a query vector and ({count}, dim) candidate vectors, got {shape}")
+        vectors = _checked(self.name, query, candidates)
+        if vectors is None or query.vector is None:
+            return _zeros(candidates)
         if self.calibration is not None:
-            return self.calibration.relevance(query.text, query.vector, candidates.texts, candidates.vectors)
-        return np.clip((candidates.vectors @ query.vector).astype(np.float64), 0.0, 1.0)
+            return self.calibration.relevance(query.text, query.vector, candidates.texts, vectors)
+        return np.clip((vectors @ query.vector).astype(np.float64), 0.0, 1.0)
 
 
-def _cosine(encoder: Encoder) -> Scorer:
+class KeywordScorer:
+    """BM25 as a share of the most a text could get, calibrated; the candidates are the collection (keywords.py)."""
+
+    name = "bm25"
+    uses_vectors = False
+
+    def __init__(self) -> None:
+        self._words = _Words()
+
+    def score(self, query: Query, candidates: Candidates) -> NDArray[np.float64]:
+        """Return (n,) float64 in [0, 1]; 0 for a text with none of the query's terms."""
+        from ctx_vector.keywords import keyword_facts
+
+        return keyword_facts().relevance(query.text, self._words.shares(query.text, candidates.texts))
+
+
+class HybridScorer:
+    """Calibrated cosine and keywords together: a weighted sum, or (`rrf`) by reciprocal rank fusion."""
+
+    uses_vectors = True
+
+    def __init__(self, calibration: Calibration, *, rrf: bool = False) -> None:
+        self.calibration = calibration
+        self.name = "hybrid_rrf" if rrf else "hybrid"
+        self._rrf = rrf
+        self._words = _Words()
+
+    def score(self, query: Query, candidates: Candidates) -> NDArray[np.float64]:
+        """Return (n,) float64 in [0, 1]. Raises InputError when the vectors are missing or do not match."""
+        vectors = _checked(self.name, query, candidates)
+        if vectors is None:
+            return _zeros(candidates)
+        texts = candidates.texts
+        shares = self._words.shares(query.text, texts)
+        languages = [language_of(text) for text in texts]
+        relevance = self.calibration.relevance_by_language
+        both = relevance(query.text, query.vector, languages, vectors, shares)  # type: ignore[arg-type]
+        if not self._rrf:
+            return both
+        return fuse_ranks(relevance(query.text, query.vector, languages, vectors), shares, both)  # type: ignore[arg-type]
+
+
+def fuse_ranks(
+    cosine: NDArray[np.float64], keywords: NDArray[np.float64], relevance: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return relevances (n,) in the order of 1 / (60 + rank by cosine) + 1 / (60 + rank by keywords), best rank 0
+    (reciprocal rank fusion; Cormack et al. 2009).
+
+    Ranks say nothing of how relevant the best one is, so the values are those of `relevance` (n,), the weighted sum's,
+    dealt out anew: the first by rank gets the largest. Equal candidates get equal values.
+
+    >>> import numpy as np
+    >>> fuse_ranks(np.array([0.9, 0.5, 0.1]), np.array([0.0, 0.3, 0.2]), np.array([0.6, 0.8, 0.1])).tolist()
+    [0.1, 0.8, 0.6]
+    """
+    import numpy as np
+
+    fused = 1 / (_RRF + _ranks(cosine)) + np.where(keywords > 0, 1 / (_RRF + _ranks(keywords)), 0.0)
+    order = np.lexsort((-relevance, -fused))
+    values = np.sort(relevance)[::-1]
+    place = np.arange(len(order))
+    for at in range(1, len(order)):
+        one, other = order[at - 1], order[at]
+        if fused[one] == fused[other] and relevance[one] == relevance[other]:
+            place[at] = place[at - 1]
+    dealt = np.empty(len(order))
+    dealt[order] = values[place]
+    return dealt
+
+
+def _ranks(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return how many values are larger than each."""
+    import numpy as np
+
+    return np.searchsorted(np.sort(-values), -values)
+
+
+class _Words:
+    """The terms of the texts scored lately, so that a text is taken apart once."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Terms] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def shares(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
+        """Return the keyword share (n,) of each text; the texts of one language are a collection."""
+        import numpy as np
+
+        from ctx_vector.keywords import Keywords, Terms
+
+        shares = np.zeros(len(texts))
+        if not query.strip():
+            return shares
+        languages = [language_of(text) for text in texts]
+        for language in dict.fromkeys(languages):
+            places = [place for place, other in enumerate(languages) if other == language]
+            collection = Keywords(Terms.joined([self._terms(texts[place]) for place in places]))
+            shares[places] = collection.shares(query)
+        return shares
+
+    def _terms(self, text: str) -> Terms:
+        from ctx_vector.keywords import Terms
+
+        with self._lock:
+            if text in self._known:
+                self._known.move_to_end(text)
+                return self._known[text]
+        found = Terms.of_one(text)
+        with self._lock:
+            self._known[text] = found
+            while len(self._known) > _MOST_KNOWN:
+                self._known.popitem(last=False)
+        return found
+
+
+def _checked(name: str, query: Query, candidates: Candidates) -> NDArray[np.float32] | None:
+    """Return the candidates' vectors, None when there is nothing to score. Raises InputError when they do not fit."""
+    count = len(candidates.texts)
+    if not query.text.strip() or not count:
+        return None
+    vectors = candidates.vectors
+    if query.vector is None or vectors is None or vectors.shape != (count, query.vector.size):
+        shape = None if vectors is None else vectors.shape
+        raise InputError(f"{name}: expected a query vector and ({count}, dim) candidate vectors, got {shape}")
+    return vectors
+
+
+def _zeros(candidates: Candidates) -> NDArray[np.float64]:
+    import numpy as np
+
+    return np.zeros(len(candidates.texts))
+
+
+def _calibrated(encoder: Encoder, make: Callable[[Calibration], Scorer]) -> Scorer:
     from ctx_vector.calibration import load_calibration
 
-    return CosineScorer(load_calibration(encoder))
+    return make(load_calibration(encoder))
 
 
 SCORERS: Final[dict[str, Callable[[Callable[[], Encoder]], Any]]] = {
-    "jaccard": lambda encoder: JaccardScorer(),
-    "cosine": lambda encoder: _cosine(encoder()),
+    "cosine": lambda encoder: _calibrated(encoder(), CosineScorer),
+    "hybrid": lambda encoder: _calibrated(encoder(), HybridScorer),
+    "hybrid_rrf": lambda encoder: _calibrated(encoder(), lambda found: HybridScorer(found, rrf=True)),
+    "bm25": lambda encoder: KeywordScorer(),
     "cosine_raw": lambda encoder: CosineScorer(None),
+    "jaccard": lambda encoder: JaccardScorer(),
 }
-_PLANNED: Final = ("bm25", "hybrid")
 
 
 def make_scorer(strategy: Any, encoder: Callable[[], Encoder]) -> Scorer:
-    """Return the scorer of a strategy: a name in SCORERS, or an object with `score`. `encoder` is called when needed.
+    """Return the scorer of a strategy: a name in SCORERS or of a plugin, or an object with `score`. `encoder` is called
+    when needed.
 
-    Raises ConfigError with the choices for a name that is not known or not built yet.
+    Raises ConfigError with the choices for a name that is not known, or a plugin that does not work.
     """
     if not isinstance(strategy, str):
         return strategy  # type: ignore[no-any-return]
     if strategy in SCORERS:
         return SCORERS[strategy](encoder)  # type: ignore[no-any-return]
-    choices = ", ".join(SCORERS)
-    if strategy in _PLANNED:
-        raise ConfigError([f"strategy: {strategy!r} is planned and not built yet; choose from {choices}"])
+    from ctx_vector.plugins import plugin, plugin_names
+
+    made = plugin("strategy", strategy)
+    if made is not None:
+        scorer = made(encoder)
+        if not callable(getattr(scorer, "score", None)):
+            raise ConfigError([f"strategy: the plugin {strategy!r} gave {scorer!r:.80}, which has no score()"])
+        return scorer  # type: ignore[no-any-return]
     import difflib
 
-    near = difflib.get_close_matches(strategy, SCORERS, 1)
+    choices = [*SCORERS, *plugin_names("strategy")]
+    near = difflib.get_close_matches(strategy, choices, 1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ConfigError([f"strategy: expected one of {choices}, or an object with score(), got {strategy!r}{hint}"])
+    raise ConfigError(
+        [f"strategy: expected one of {', '.join(choices)}, or an object with score(), got {strategy!r}{hint}"]
+    )

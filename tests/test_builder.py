@@ -188,7 +188,6 @@ def test_an_encoder_that_cannot_be_loaded_is_a_clear_error(monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"strategy": "hybrid"}, "planned and not built yet"),
         ({"strategy": "cosin"}, "did you mean 'cosine'"),
         ({"mmr_lambda": 0.5}, "mmr_lambda: not built yet"),
     ],

@@ -36,7 +36,7 @@ LAYERS = {
         knowledge sync staging sync_report upkeep views dense hits filters catalog
         memory memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",
     "leaves": """
-        scoring recency calibration calibration_measure
+        scoring recency calibration calibration_measure keywords terms plugins
         chunking packing text_cut sentences
         tool_schemas schema_levels json_results json_writer
         versions plain_yaml

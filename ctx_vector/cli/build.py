@@ -55,7 +55,10 @@ def build(
         int | None, typer.Option("--max-tokens", metavar="N", help="Size of the whole context.  [default: 3000]")
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option("--strategy", metavar="NAME", help="How relevance is scored.  [default: cosine]")
+        str | None,
+        typer.Option(
+            "--strategy", metavar="NAME", help="How relevance is scored: cosine, hybrid, bm25, ...  [default: cosine]"
+        ),
     ] = None,
     fill: Annotated[
         str | None,
@@ -126,7 +129,7 @@ def _builder(
 
     ContextBuilder(config=config)  # refuses what is not built yet before a model is loaded
     if folder is None and recalls is None:
-        needed = config.strategy != "jaccard"
+        needed = config.strategy not in ("jaccard", "bm25")
         return ContextBuilder(config=config, encoder=open_encoder(model) if needed else None)
     from ctx_vector.tools import MemoryTool, RAGTool
 

@@ -1,0 +1,203 @@
+"""Keyword search: how much of what a query asks for, word by word, is in each text of a collection.
+
+Each text is a row of term keys (terms.py) and counts. The rows of one
+collection are postings in one sorted array of 64-bit numbers, ``key << 32 | row << 8 | count``: a term's postings are
+a slice, every statistic is of the rows that are there, and the scores do not depend on the order they came in.
+
+`Keywords.shares` is BM25 (Robertson et al. 1994) as a share of the most a text could get::
+
+    share = sum of idf * tf / (tf + k1 * (1 - b + b * length / mean length))  /  sum of idf        in [0, 1)
+
+over the terms of the query, those that no text has included. So shares of different queries compare, and a Chinese
+question finds no more than a name or two in an English text. The rarity of a term is its share of the rows, drawn
+towards its share of ordinary texts and questions (models/background/keywords.json) by 50 rows: with three candidates
+"the" is still no keyword.
+
+Turns of a conversation lend their terms to their neighbours: `near` names them, and a neighbour's term counts half.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from ctx_vector.calibration import LANGUAGES, PairMap, cards_folder, language_of
+from ctx_vector.errors import InputError, ModelError
+from ctx_vector.terms import stem_key, term_keys
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Keys = NDArray[np.uint32]
+    Counts = NDArray[np.uint8]
+
+K1: Final = 1.2
+B: Final = 0.75
+PRIOR_ROWS: Final = 50
+#: What a neighbour's term counts; counts are kept in these units.
+NEAR_SHARE: Final = 0.5
+FILE_NAME: Final = "keywords.json"
+
+_MOST_ROWS: Final = 1 << 24
+_MOST_COUNT: Final = 255
+
+
+# -- the terms of texts -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Terms:
+    """The terms of many texts: `sizes` (n,) is how many different ones each has; their `keys` and `counts` (at most
+    255) follow each other, keys ascending within a text.
+    """
+
+    sizes: NDArray[np.int32]
+    keys: Keys
+    counts: Counts
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Terms:
+        """Return the terms of texts."""
+        return cls.joined([cls.of_one(text) for text in texts])
+
+    @classmethod
+    def of_one(cls, text: str) -> Terms:
+        """Return the terms of one text."""
+        found = Counter(term_keys(text))
+        keys = np.fromiter(found, np.uint32, len(found))
+        counts = np.minimum(np.fromiter(found.values(), np.int64, len(found)), _MOST_COUNT).astype(np.uint8)
+        order = np.argsort(keys)
+        return cls(np.array([len(keys)], np.int32), keys[order], counts[order])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Terms]) -> Terms:
+        """Return the terms of many texts one after the other."""
+        empty = cls(np.empty(0, np.int32), np.empty(0, np.uint32), np.empty(0, np.uint8))
+        parts = parts or [empty]
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def to_bytes(self) -> bytes:
+        """Return what `from_bytes` takes back: 4 bytes a text, 5 a term, little endian."""
+        head = np.array([len(self.sizes)], "<i4").tobytes()
+        return head + self.sizes.astype("<i4").tobytes() + self.keys.astype("<u4").tobytes() + self.counts.tobytes()
+
+    @classmethod
+    def from_bytes(cls, blob: bytes) -> Terms:
+        """Return terms as `to_bytes` wrote them. Raises ValueError when the lengths do not fit."""
+        (count,) = np.frombuffer(blob, "<i4", 1)
+        sizes = np.frombuffer(blob, "<i4", int(count), 4).astype(np.int32, copy=False)
+        start, total = 4 + 4 * int(count), int(sizes.sum())
+        if len(blob) != start + 5 * total:
+            raise ValueError(f"{len(blob)} bytes of terms, {start + 5 * total} expected")
+        keys = np.frombuffer(blob, "<u4", total, start).astype(np.uint32, copy=False)
+        return cls(sizes, keys, np.frombuffer(blob, np.uint8, total, start + 4 * total))
+
+
+# -- the collection -----------------------------------------------------------------------------------------------
+
+
+class Keywords:
+    """The postings of one collection. `near` (n, k) int32 names the neighbours of each row, -1 for none."""
+
+    def __init__(self, rows: Terms, near: NDArray[np.int32] | None = None) -> None:
+        count = len(rows)
+        if count >= _MOST_ROWS:
+            raise InputError(f"keywords: expected fewer than {_MOST_ROWS} texts in one language, got {count}")
+        owners = np.repeat(np.arange(count, dtype=np.uint64), rows.sizes)
+        self._postings = (rows.keys.astype(np.uint64) << np.uint64(32)) | (owners << np.uint64(8)) | rows.counts
+        self._postings.sort()
+        self._near = near
+        lengths = np.bincount(owners.astype(np.int64), weights=rows.counts, minlength=count)
+        if near is not None:
+            lengths = lengths + NEAR_SHARE * np.append(lengths, 0.0)[near].sum(1)
+        mean = float(lengths.mean()) if count else 0.0
+        self._norms = K1 * (1 - B + B * lengths / (mean or 1.0))
+
+    def __len__(self) -> int:
+        return len(self._norms)
+
+    def _counts(self, key: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the rows that have a term, and how often."""
+        first, last = np.searchsorted(self._postings, np.array([key << 32, (key + 1) << 32], np.uint64))
+        found = self._postings[first:last]
+        rows, counts = ((found >> np.uint64(8)) & np.uint64(_MOST_ROWS - 1)).astype(np.int64), found & np.uint64(255)
+        own = counts.astype(np.float64)
+        if self._near is None or not len(rows):
+            return rows, own
+        lent = np.zeros(len(self) + 1)
+        lent[rows] = own
+        near = self._near[rows]
+        for column in near.T:  # the neighbours in one direction are different rows
+            lent[column] += NEAR_SHARE * own
+        lent[-1] = 0.0  # where -1 points
+        rows = np.flatnonzero(lent)
+        return rows, lent[rows]
+
+    def shares(self, query: str, common: Mapping[int, float] | None = None) -> NDArray[np.float64]:
+        """Return the share (n,) float64 in [0, 1) of each text; zeros when the query has no terms.
+
+        `common` replaces the shipped shares of ordinary texts that have a term.
+        """
+        if common is None:
+            common = keyword_facts().common
+        shares = np.zeros(len(self))
+        most = 0.0
+        for key in sorted(set(term_keys(query))):
+            rows, counts = self._counts(key)
+            rarity = idf(len(rows), len(self), common.get(key, 0.0))
+            most += rarity
+            shares[rows] += rarity * counts / (counts + self._norms[rows])
+        return shares / most if most else shares
+
+
+def idf(holders: int, rows: int, common: float) -> float:
+    """Return ln(1 + (N - df + 0.5) / (df + 0.5)), as Lucene has it, over the rows and 50 ordinary texts.
+
+    Of a term that 2 of 3 rows and every ordinary text have, ln(1 + 1.5 / 52.5) = 0.028.
+    """
+    rows += PRIOR_ROWS
+    df = holders + PRIOR_ROWS * common
+    return math.log(1 + (rows - df + 0.5) / (df + 0.5))
+
+
+# -- what is known of ordinary texts -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeywordFacts:
+    """`common` is the share of ordinary texts, or of questions if larger, that have a term, by key, for the terms that
+    at least 2 % have. `maps` turns shares into relevance, by the language of the query.
+    """
+
+    common: dict[int, float]
+    maps: dict[str, PairMap]
+
+    def relevance(self, query: str, shares: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the relevance (n,) float64 in [0, 1] of shares (n,): 0.1 separates unrelated from matching, 0.7 is
+        the median match of the background; a text with none of the terms has 0.
+        """
+        asked = language_of(query)
+        found = self.maps[asked if asked in LANGUAGES else LANGUAGES[-1]]
+        return np.where(shares > 0, found.relevance(shares - found.unrelated), 0.0)
+
+
+@lru_cache(maxsize=1)
+def keyword_facts() -> KeywordFacts:
+    """Return the shipped facts. Raises ModelError when the file is missing or broken."""
+    path = cards_folder() / "background" / FILE_NAME
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        common = {stem_key(word): float(share) for word, share in values["common"].items()}
+        return KeywordFacts(common, {name: PairMap(*map(float, values["maps"][name])) for name in LANGUAGES})
+    except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ModelError(f"{path} cannot be read ({error!r}); reinstall ctx_vector") from None
