@@ -9,26 +9,31 @@ The clock and the build's id are read here and nowhere below: the same inputs wi
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctx_vector.compress import Shortener
 from ctx_vector.config import ContextConfig
-from ctx_vector.errors import ConfigError, CtxVectorError
+from ctx_vector.errors import ConfigError, CtxVectorError, InputError
 from ctx_vector.filling import fill
 from ctx_vector.gather import SourceSpec, gather
 from ctx_vector.history import History, Listener, plan_history, roll_summary
-from ctx_vector.inputs import Inputs, read_inputs, retrieval_specs
+from ctx_vector.inputs import Given, Inputs, read_inputs, retrieval_specs
+from ctx_vector.layers import Layers
 from ctx_vector.layout import ROLE
+from ctx_vector.live_sources import LiveSources
 from ctx_vector.packets import BuiltContext
 from ctx_vector.ranking import rank
 from ctx_vector.record import make_record, report
 from ctx_vector.scoring import make_scorer
+from ctx_vector.sources import LayerShares, SourceConfig
 from ctx_vector.stages import Request, Summarizer, TokenCounter
 from ctx_vector.structure import Template
 from ctx_vector.summary import Summaries
@@ -53,6 +58,8 @@ class _Shared:
         self._scorers: dict[str, Scorer] = {}
         self._counters: dict[str, TokenCounter] = {}
         self.summaries = Summaries()
+        self.live: LiveSources | None = None
+        self.layers: Layers | None = None
 
     def encoder(self) -> Encoder:
         from ctx_vector.encoders import CachedEncoder, load_encoder
@@ -87,11 +94,17 @@ class ContextBuilder:
     """Builds contexts. Every argument is optional; a builder may be used from several threads.
 
     `memory_tool` and `rag_tool` are objects with ``run({"action": "search", ...})``; `sources` are objects with
-    `load(request)`. `encoder` defaults to the bundled multilingual model, loaded when first needed. `summarizer`
-    shortens a text to a number of tokens, and sums up the older turns with `history_strategy="summary"`;
+    `load(request)`, or SourceConfigs with layers. `encoder` defaults to the bundled multilingual model, loaded when
+    first needed. `summarizer` shortens a text to a number of tokens, and sums up the older turns with
+    `history_strategy="summary"`;
     `budget_policy` gives the size of each build from its request. `model_max_tokens` is the model's window, only used
     to warn when a context takes over 70 % of it. `counter` replaces the tokenizer. `audit` records every build: an
     AuditLog, or the path of its file (audit.py).
+
+    With SourceConfigs or a `budget_ratio` (the shares of the layers) the build has layers: `reserve_ratio` is not used,
+    and the limit is the least of ``int(model_max_tokens * (1 - output_reserve_ratio))`` and the config's `max_tokens`
+    where that is not the default. `scope` is who builds, `base_dir` roots the paths of loaders, and `allow_python`
+    lets them call functions.
 
     Raises ConfigError for a config that is wrong or asks for something that is not built yet.
     """
@@ -109,9 +122,14 @@ class ContextBuilder:
         budget_policy: Callable[[Request], int] | None = None,
         model_max_tokens: int | None = None,
         audit: AuditLog | str | os.PathLike[str] | None = None,
+        budget_ratio: Mapping[str, float] | LayerShares | None = None,
+        output_reserve_ratio: float = 0.2,
+        scope: str | None = None,
+        base_dir: str | Path | None = None,
+        allow_python: bool = False,
     ) -> None:
-        self.config = config or ContextConfig()
-        _refuse_planned(self.config)
+        configs = [source for source in sources if isinstance(source, SourceConfig)]
+        shares = _shares(budget_ratio, configs)
         self.memory_tool = memory_tool
         self.rag_tool = rag_tool
         self.sources = tuple(sources)
@@ -119,18 +137,30 @@ class ContextBuilder:
         self.budget_policy = budget_policy
         self.model_max_tokens = model_max_tokens
         self.audit = _audit_of(audit, rag_tool, memory_tool)
+        self._output_reserve_ratio = output_reserve_ratio
         self._given_counter = counter
-        self._config_hash = self.config.hash
-        if isinstance(self.config.strategy, str):
-            self._check_strategy()
-        self._use(_Shared(encoder, getattr(rag_tool, "knowledge", None)))
+        shared = _Shared(encoder, getattr(rag_tool, "knowledge", None))
+        if shares is not None:
+            shared.layers = Layers.of(shares, configs)
+            shared.live = LiveSources(
+                configs, scope=scope, base_dir=base_dir, allow_python=allow_python, encoder=shared.encoder
+            )
+        self._use(shared, config or ContextConfig())
 
-    def _use(self, shared: _Shared) -> None:
+    def _use(self, shared: _Shared, config: ContextConfig) -> None:
+        if shared.layers is not None:
+            config = _layered(config, self.model_max_tokens, self._output_reserve_ratio)
+        _refuse_planned(config)
+        self.config = config
+        self._config_hash = config.hash
+        if isinstance(config.strategy, str):
+            self._check_strategy()
         self._shared = shared
         self.counter = self._given_counter or shared.counter(self.config.tokenizer)
         self._listener = Listener(self.counter)
         self._tokenizer: tuple[str, list[int]] | None = None
-        self._retrieval = retrieval_specs(self.config, self.rag_tool, self.memory_tool, self.sources, shared.encoder)
+        plain = [source for source in self.sources if not isinstance(source, SourceConfig)]
+        self._retrieval = retrieval_specs(self.config, self.rag_tool, self.memory_tool, plain, shared.encoder)
 
     def _check_strategy(self) -> None:
         def unused() -> Encoder:
@@ -143,18 +173,8 @@ class ContextBuilder:
 
     def with_config(self, config: ContextConfig) -> ContextBuilder:
         """Return a builder with another config that shares sources, caches and the encoder with this one."""
-        other = ContextBuilder(
-            memory_tool=self.memory_tool,
-            rag_tool=self.rag_tool,
-            sources=self.sources,
-            config=config,
-            counter=self._given_counter,
-            summarizer=self.summarizer,
-            budget_policy=self.budget_policy,
-            model_max_tokens=self.model_max_tokens,
-            audit=self.audit,
-        )
-        other._use(self._shared)
+        other = copy.copy(self)
+        other._use(self._shared, config)
         return other
 
     # -- the one job -------------------------------------------------------------------------------------------------
@@ -177,7 +197,12 @@ class ContextBuilder:
         system_instructions: str | None = None,
         custom_packets: Sequence[Any] = (),
         documents: Sequence[Any] = (),
+        tools: Sequence[Any] = (),
+        tool_categories: Sequence[str] | None = None,
+        tool_results: Sequence[Any] | Mapping[str, Any] = (),
+        agent_outputs: Sequence[Any] | Mapping[str, Any] = (),
         state: str | Mapping[str, Any] | None = None,
+        overrides: Mapping[str, Any] | None = None,
         session_id: str | None = None,
         max_tokens: int | None = None,
         now: datetime | str | float | None = None,
@@ -186,28 +211,33 @@ class ContextBuilder:
 
         `conversation_history` holds Messages or mappings in order of speaking; `custom_packets` packets, mappings or
         texts; `documents` results retrieved elsewhere (text, mapping or object with content/text and an optional
-        score in [0, 1]); `state` a text or a flat mapping; `max_tokens` overrides the config; `now` defaults to the
-        clock.
+        score in [0, 1]); `tools` definitions as OpenAI functions or of MCP, of which `tool_categories` keeps some;
+        `tool_results` texts or JSON-ready values, `agent_outputs` texts of other agents, both in a list or by name;
+        `state` a text or a flat mapping; `overrides` what takes the place of a configured source in this build;
+        `max_tokens` overrides the config; `now` defaults to the clock.
 
         Raises BudgetError when system instructions, Task and Output alone do not fit, InputError for wrong arguments. A
         failing source is no error: it is recorded and left out.
         """
         started, clock = time.perf_counter(), time.time()
-        inputs = read_inputs(
-            self.config,
-            self._retrieval,
-            self._listener,
+        given = Given(
             user_query,
             conversation_history,
             system_instructions,
             custom_packets,
             documents,
+            tools,
+            tool_categories,
+            tool_results,
+            agent_outputs,
             state,
             session_id,
             now,
         )
+        inputs = read_inputs(self.config, self._sources(user_query, overrides), self._listener, given)
         config = self._sized(inputs.request, max_tokens)
-        template = Template(config, self.counter, inputs.query, inputs.roles)
+        layers = self._shared.layers
+        template = Template(config, self.counter, inputs.query, inputs.roles, layers.titles if layers else None)
         history = self._plan(inputs, config, template)
         specs = (*inputs.specs, history.spec())
         gathered = gather(specs, inputs.request)
@@ -216,6 +246,10 @@ class ContextBuilder:
         if self.audit is not None:
             self.audit.record(built)
         return built
+        trace = Trace.of(inputs, config, history, specs, gathered, self.model_max_tokens, clock)
+        if layers is not None:
+            trace.given["layers"] = layers.to_dict()
+        return self._compose(trace, history, template, started)
 
     def _compose(
         self, trace: Trace, history: History, template: Template, started: float, *, quiet: bool = False
@@ -241,7 +275,8 @@ class ContextBuilder:
         )
         trace.note_scores(ranked)
         mark = timed("rank", mark)
-        filled = fill(ranked, history, template, config, self._shortener(trace))
+        layers = Layers.from_dict(trace.given["layers"]) if "layers" in trace.given else None
+        filled = fill(ranked, history, template, config, self._shortener(trace), layers)
         text, messages, text_tokens, message_tokens = filled.prove()
         mark = timed("select", mark)
         meta = self._meta(trace, history, template)
@@ -271,10 +306,22 @@ class ContextBuilder:
             report(built, ranked)
         return built
 
+    def _sources(self, query: str, overrides: Mapping[str, Any] | None) -> Sequence[SourceSpec]:
+        live = self._shared.live
+        if live is not None:
+            return (*live.specs(query, overrides), *(self._retrieval if query.strip() else ()))
+        if overrides:
+            raise InputError(f"overrides: no source has the name {next(iter(overrides))!r}; there are none")
+        return self._retrieval if query.strip() else ()
+
     def _sized(self, request: Request, max_tokens: int | None) -> ContextConfig:
         if max_tokens is None and self.budget_policy is not None:
             max_tokens = self.budget_policy(request)
-        return self.config if max_tokens is None else self.config.with_(max_tokens=max_tokens)
+        if max_tokens is None:
+            return self.config
+        if self._shared.layers is not None:  # of several limits the least
+            max_tokens = min(max_tokens, self.config.max_tokens)
+        return self.config.with_(max_tokens=max_tokens)
 
     def _plan(self, inputs: Inputs, config: ContextConfig, template: Template) -> History:
         def summarise(history: History, turns: int) -> None:
@@ -293,7 +340,9 @@ class ContextBuilder:
 
     def _shortener(self, trace: Trace) -> Shortener:
         repeats = trace.shortened.repeats
-        encoder = self._shared.encoder() if trace.config.compress_encode and not repeats else None
+        # a source that degrades is extracted by the encoder, whose vectors of its sentences are remembered
+        encodes = trace.config.compress_encode or "layers" in trace.given
+        encoder = self._shared.encoder() if encodes and not repeats else None
         return Shortener(self.counter, trace.query, self.summarizer, encoder, trace.shortened)
 
     def _meta(self, trace: Trace, history: History, template: Template) -> dict[str, Any]:
@@ -358,8 +407,27 @@ def rebuild(trace: Trace, counter: TokenCounter | None = None) -> BuiltContext:
     """
     started, again = time.perf_counter(), trace.again()
     builder = ContextBuilder(config=trace.config, counter=counter)
-    template = Template(trace.config, builder.counter, trace.query, trace.roles)
+    layers = trace.given.get("layers")
+    template = Template(trace.config, builder.counter, trace.query, trace.roles, layers and layers["titles"])
     return builder._compose(again, again.history(), template, started, quiet=True)
+
+
+def _shares(given: Mapping[str, float] | LayerShares | None, configs: Sequence[SourceConfig]) -> LayerShares | None:
+    """Return the shares of the layers, None for a builder without layers."""
+    if given is None:
+        return LayerShares() if configs else None
+    return given if isinstance(given, LayerShares) else LayerShares.from_mapping(given)
+
+
+def _layered(config: ContextConfig, model_max_tokens: int | None, output_reserve_ratio: float) -> ContextConfig:
+    """Return the config of a build with layers: no reserve, and the limit the least of those given."""
+    if not 0 <= output_reserve_ratio < 1:
+        raise ConfigError([f"output_reserve_ratio: expected a number >= 0 and < 1, got {output_reserve_ratio!r}"])
+    limit = config.max_tokens
+    if model_max_tokens is not None:
+        window = int(model_max_tokens * (1 - output_reserve_ratio))
+        limit = window if limit == ContextConfig().max_tokens else min(limit, window)
+    return config.with_(max_tokens=limit, reserve_ratio=0.0)
 
 
 def _refuse_planned(config: ContextConfig) -> None:

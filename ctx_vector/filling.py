@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import BudgetError
+from ctx_vector.layers import Allocation, LayerFiller, Layers
 from ctx_vector.layout import Layout
 from ctx_vector.parts import PartFiller
 from ctx_vector.placing import Placer
@@ -39,6 +40,7 @@ class Filled:
     filler: Filler
     placer: Placer
     warnings: list[str]
+    allocation: Allocation | None = None
 
     @property
     def chosen(self) -> list[Ranked]:
@@ -63,7 +65,12 @@ class Filled:
 
 
 def fill(
-    ranked: Sequence[Ranked], history: History, template: Template, config: ContextConfig, shortener: Shortener
+    ranked: Sequence[Ranked],
+    history: History,
+    template: Template,
+    config: ContextConfig,
+    shortener: Shortener,
+    layers: Layers | None = None,
 ) -> Filled:
     """Fill a layout from `ranked`, all candidates of a build, best first; each row gets its fate.
 
@@ -84,13 +91,18 @@ def fill(
     said = sorted((row for row in rows if row.candidate.message is not None), key=lambda row: row.candidate.rank)
     rest = [row for row in rows if row.part != "system" and row.candidate.message is None]
     placer = Placer(history, said, filler)
-    if any(limit is not None for part, limit in config.budgets.items() if part not in ("history", "images")):
+    allocation = None
+    if layers is not None:
+        layered = LayerFiller(filler, placer, rest, layers)
+        warnings += layered.fill()
+        allocation = layered.allocation
+    elif any(limit is not None for part, limit in config.budgets.items() if part not in ("history", "images")):
         warnings += PartFiller(filler, placer, rest).fill()
     else:
         warnings += _fill_whole(filler, placer, rest)
     if rest and not any(row.piece for row in (*rest, *said)):
         warnings.append(NOTHING_FITS)
-    return Filled(layout, filler, placer, warnings)
+    return Filled(layout, filler, placer, warnings, allocation)
 
 
 def _fill_whole(filler: Filler, placer: Placer, rows: Sequence[Ranked]) -> list[str]:

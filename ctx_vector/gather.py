@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ctx_vector.errors import InputError
-from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket, as_utc
+from ctx_vector.packets import TYPE_HISTORY, TYPE_TOOL, Candidate, ContextPacket, as_utc
 from ctx_vector.stages import Request
 
 _log = logging.getLogger("ctx_vector.gather")
@@ -41,13 +41,15 @@ _SCORE_KEYS: Final = ("relevance_score", "score", "relevance")
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
     """One source of a build. `kind` is None for the caller's own packets, whose types are kept. `timeout` in
-    seconds.
+    seconds. `layer` and `standing` go to its candidates.
     """
 
     name: str
     kind: str | None
     load: Callable[[Request], Any]
     timeout: float | None = None
+    layer: str = ""
+    standing: tuple[float, float] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +152,21 @@ def _take(answer: _Answer, candidates: list[Candidate]) -> list[Fault]:
 
 
 def _candidate(item: Any, spec: SourceSpec, rank: int) -> Candidate:
-    if isinstance(item, Candidate):
-        message = item.message if spec.kind == TYPE_HISTORY else None
-        packet = _own(item.packet, spec.kind)
-        return Candidate(  # every field, in order: `replace` would take five times as long
-            packet, spec.name, rank, item.vectors, message, item.known, item.reason, item.detail, item.tool, item.layer,
-            item.standing, item.origin,
-        )  # fmt: skip
-    return Candidate(_own(packet_of(item), spec.kind), spec.name, rank)
+    found = item if isinstance(item, Candidate) else Candidate(packet_of(item), spec.name)
+    return Candidate(
+        _own(found.packet, spec.kind),
+        spec.name,
+        rank,
+        found.vectors,
+        found.message if spec.kind == TYPE_HISTORY else None,
+        found.known,
+        found.reason,
+        found.detail,
+        found.tool if spec.kind == TYPE_TOOL else None,
+        spec.layer,
+        spec.standing,
+        found.origin,
+    )
 
 
 def _own(packet: ContextPacket, kind: str | None) -> ContextPacket:

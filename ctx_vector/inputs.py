@@ -11,7 +11,18 @@ from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.gather import SourceSpec, packet_of
 from ctx_vector.history import Listener, Said
-from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, ContextPacket, as_utc, clean_text
+from ctx_vector.packets import (
+    TYPE_AGENT,
+    TYPE_HISTORY,
+    TYPE_RESULT,
+    TYPE_STATE,
+    TYPE_SYSTEM,
+    TYPE_TOOL,
+    Candidate,
+    ContextPacket,
+    as_utc,
+    clean_text,
+)
 from ctx_vector.stages import Request
 from ctx_vector.structure import check_section_name, state_text
 
@@ -19,7 +30,26 @@ if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
 
 _OWN_KINDS: Final = (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY)
+_RESULT_KEYS: Final = {"content", "name", "id", "timestamp", "score", "metadata", "version", "tool_call_id"}
 _NO_LIMIT: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """The arguments of `ContextBuilder.assemble` as the caller gave them."""
+
+    user_query: str
+    conversation_history: Sequence[Any] | None = ()
+    system_instructions: str | None = None
+    custom_packets: Sequence[Any] | None = ()
+    documents: Sequence[Any] | None = ()
+    tools: Sequence[Any] | None = ()
+    tool_categories: Sequence[str] | None = None
+    tool_results: Sequence[Any] | Mapping[str, Any] | None = ()
+    agent_outputs: Sequence[Any] | Mapping[str, Any] | None = ()
+    state: str | Mapping[str, Any] | None = None
+    session_id: str | None = None
+    now: datetime | str | float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,24 +70,51 @@ def read_inputs(
     config: ContextConfig,
     retrieval: Sequence[SourceSpec],
     listener: Listener,
-    user_query: str,
-    history: Sequence[Any] | None,
-    system: str | None,
-    custom: Sequence[Any] | None,
-    documents: Sequence[Any] | None,
-    state: str | Mapping[str, Any] | None,
-    session_id: str | None,
-    now: datetime | str | float | None,
+    given: Given,
 ) -> Inputs:
     """Check the arguments of `ContextBuilder.assemble`; a blank query asks none of `retrieval`.
 
     Reads the clock when `now` is None. Raises InputError naming the argument that is wrong.
     """
-    if not isinstance(user_query, str):
-        raise InputError(f"user_query: expected a str, got {type(user_query).__name__}")
-    for name, text in (("system_instructions", system), ("session_id", session_id)):
+    _check(given)
+    query = clean_text(given.user_query)
+    moment = as_utc(given.now, "now") or datetime.now(UTC)
+    said = listener.read(given.conversation_history or ())
+    own = [_custom(item) for item in given.custom_packets or ()]
+    if given.system_instructions:
+        own.insert(0, ContextPacket(given.system_instructions, metadata={"type": TYPE_SYSTEM, "priority": "high"}))
+    if given.state:
+        own.append(ContextPacket(state_text(given.state), metadata={"type": TYPE_STATE}))
+    specs = [
+        SourceSpec("custom", None, lambda _: own),
+        SourceSpec("documents", "knowledge", lambda _: list(given.documents or ())),
+    ]
+    if given.tools:
+        tools = _tools(given)
+        specs.append(SourceSpec("tools", TYPE_TOOL, lambda _: tools))
+    if given.tool_results:
+        results = _named(given.tool_results, "name", _result)
+        specs.append(SourceSpec("tool_results", TYPE_RESULT, lambda _: results, layer="tool"))
+    if given.agent_outputs:
+        outputs = _named(given.agent_outputs, "agent", lambda value: value)
+        specs.append(SourceSpec("agent_outputs", TYPE_AGENT, lambda _: outputs, layer="agents"))
+    if query.strip():
+        specs += retrieval
+    roles = {item.message.role for item in said}
+    roles |= {str(packet.meta["role"]) for packet in own if packet.meta.get("role")}
+    request = Request(query, moment, given.session_id, config.knowledge_limit, config.knowledge_min_score)
+    return Inputs(query, moment, tuple(specs), request, frozenset(roles), said)
+
+
+def _check(given: Given) -> None:
+    """Raise InputError for an argument of the wrong kind."""
+    if not isinstance(given.user_query, str):
+        raise InputError(f"user_query: expected a str, got {type(given.user_query).__name__}")
+    for name in ("system_instructions", "session_id"):
+        text = getattr(given, name)
         if text is not None and not isinstance(text, str):
             raise InputError(f"{name}: expected a str or None, got {type(text).__name__}")
+    state = given.state
     if state is not None and not isinstance(state, (str, Mapping)):
         raise InputError(f"state: expected a str or a flat mapping, got {type(state).__name__}")
     if isinstance(state, Mapping):
@@ -67,26 +124,46 @@ def read_inputs(
                 f"state: {deep[0]!r} holds a {type(state[deep[0]]).__name__}, but state is flat; give one line of text "
                 "for each key, or the whole state as a text"
             )
-    for name, value in (("conversation_history", history), ("custom_packets", custom), ("documents", documents)):
-        if value is not None and (isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence)):
+    for name in ("conversation_history", "custom_packets", "documents", "tools", "tool_results", "agent_outputs"):
+        value = getattr(given, name)
+        if value is None or (isinstance(value, Mapping) and name in ("tool_results", "agent_outputs")):
+            continue
+        if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
             raise InputError(f"{name}: expected a sequence, got {type(value).__name__}; put a single item in a list")
-    query = clean_text(user_query)
-    moment = as_utc(now, "now") or datetime.now(UTC)
-    said = listener.read(history or ())
-    own = [_custom(item) for item in custom or ()]
-    if system:
-        own.insert(0, ContextPacket(system, metadata={"type": TYPE_SYSTEM, "priority": "high"}))
-    if state:
-        own.append(ContextPacket(state_text(state), metadata={"type": TYPE_STATE}))
-    specs = (
-        SourceSpec("custom", None, lambda _: own),
-        SourceSpec("documents", "knowledge", lambda _: list(documents or ())),
-        *(retrieval if query.strip() else ()),
-    )
-    roles = {item.message.role for item in said}
-    roles |= {str(packet.meta["role"]) for packet in own if packet.meta.get("role")}
-    request = Request(query, moment, session_id, config.knowledge_limit, config.knowledge_min_score)
-    return Inputs(query, moment, specs, request, frozenset(roles), said)
+
+
+def _tools(given: Given) -> list[Candidate]:
+    """Return the tools of the categories asked for, with what each is searched by."""
+    from ctx_vector.tool_schemas import in_categories, read_tools
+
+    tools = in_categories(read_tools(given.tools or ()), given.tool_categories)
+    return [
+        Candidate(ContextPacket(tool.search_text, metadata={"type": TYPE_TOOL, "id": tool.name}), "tools", tool=tool)
+        for tool in tools
+    ]
+
+
+def _named(value: Sequence[Any] | Mapping[str, Any], key: str, text: Callable[[Any], Any]) -> list[Any]:
+    """Return what tools or agents gave, as items; the keys of a mapping are their names."""
+    if not isinstance(value, Mapping):
+        return [text(item) for item in value]
+    items: list[Any] = []
+    for name, given in value.items():
+        packet = packet_of(text(given))
+        score = packet.relevance if packet.scored else None
+        items.append(ContextPacket(packet.content, packet.timestamp, None, score, {key: str(name), **packet.meta}))
+    return items
+
+
+def _result(value: Any) -> Any:
+    """Return what a tool gave as a packet or a text; what is neither, nor a mapping that says `content`, is JSON."""
+    if isinstance(value, (str, ContextPacket)):
+        return value
+    if isinstance(value, Mapping) and isinstance(value.get("content"), str) and set(value) <= _RESULT_KEYS:
+        return value
+    from ctx_vector.json_results import json_line
+
+    return json_line(value)
 
 
 def _custom(item: Any) -> ContextPacket:

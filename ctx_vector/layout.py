@@ -118,7 +118,8 @@ class Layout:
     """The sections with what has been put into them, and their exact size at any moment.
 
     `texts` are the words of one locale (structure.py), `style` is the messages style, `numbered` the evidence style,
-    `titles` are lines above groups. `tools_apart` says that tool definitions are sent beside the messages.
+    `titles` are lines above groups. `tools_apart` are the tokens that frame tool definitions when they are sent
+    beside the messages, None when they stand in the text.
     Groups are named by (section, group): (Role & Policies, items | tools), (Context, history | memory | general),
     (Evidence, static | items | tool | agents), and (any other, items).
     """
@@ -132,7 +133,7 @@ class Layout:
         numbered: bool = False,
         extras: Sequence[str] = (),
         titles: Mapping[tuple[str, str], str] | None = None,
-        tools_apart: bool = False,
+        tools_apart: int | None = None,
     ) -> None:
         self.counter = counter
         self.texts = texts
@@ -160,13 +161,15 @@ class Layout:
                     "agents": _Group(),
                 }
             elif name == ROLE:
-                section.groups = {"items": _Group(), "tools": _Group(rule=False, apart=tools_apart)}
+                section.groups = {"items": _Group(), "tools": _Group(rule=False, apart=tools_apart is not None)}
             else:
                 section.groups = {"items": _Group(chat=name == TASK)}
             self._sections[name] = section
         for (name, group), title in (titles or {}).items():
             target = self._sections[name].groups[group]
             target.title, target.title_tokens = title + "\n", counter.count(title + "\n")
+        if tools_apart is not None:
+            self._sections[ROLE].groups["tools"].title_tokens = tools_apart
         self._apart = 0
         self._listed: dict[tuple[str, bool], list[tuple[str, int, Piece | None]]] = {}
         self._costs = {name: (0, 0, 0, 0) for name in self._sections}
@@ -289,7 +292,23 @@ class Layout:
             return 0
         frame = self._frame if target.numbered else 0
         rules = self._rule * len(target.pieces) if target.rule else 0
-        return max(target.tokens + target.title_tokens + frame + rules, target.message_tokens)
+        apart = target.title_tokens if target.apart else 0
+        return max(target.tokens + target.title_tokens + frame + rules, target.message_tokens + apart)
+
+    def title_of(self, section: str, group: str) -> int:
+        """Return the tokens of a group's title, or of what frames it when it is sent apart."""
+        return self._sections[section].groups[group].title_tokens
+
+    def header(self, section: str) -> int:
+        """Return the most that a section costs beside its groups: header, closing line, and framing of its own."""
+        return self._sections[section].header_tokens + 1 + (self._overhead if self.split else 0)
+
+    def joiner(self, section: str, group: str, piece: Piece) -> int:
+        """Return the most that joins a piece to the others of its group: a rule line, or its label."""
+        target = self._sections[section].groups[group]
+        if target.numbered:
+            return self.counter.count(self._label(1000, piece))
+        return self._rule if target.rule else 0
 
     def groups(self) -> Iterator[tuple[str, str]]:
         """Yield every (section, group) in the order of the text."""
@@ -310,8 +329,6 @@ class Layout:
             target.message_tokens += piece.message_tokens
             if target.numbered:
                 self._relabel(target, at)
-            if target.apart:
-                self._apart += piece.message_tokens
         self._recount(section)
 
     def remove(self, section: str, group: str, *pieces: Piece) -> None:
@@ -326,8 +343,6 @@ class Layout:
             target.message_tokens -= piece.message_tokens
             if target.numbered:
                 self._relabel(target, at)
-            if target.apart:
-                self._apart -= piece.message_tokens
         self._recount(section)
 
     def _relabel(self, group: _Group, start: int) -> None:
@@ -341,6 +356,8 @@ class Layout:
     def _recount(self, name: str) -> None:
         self._listed.pop((name, True), None)
         self._listed.pop((name, False), None)
+        if name == ROLE and (tools := self._sections[ROLE].groups["tools"]).apart:
+            self._apart = tools.message_tokens + tools.title_tokens if tools.pieces else 0
         before, after = self._costs[name], self._cost(self._sections[name])
         self._costs[name] = after
         text, messages, headers, message_headers = self._sums
@@ -437,10 +454,13 @@ class Layout:
         return rows
 
     def shares(self) -> dict[int, int]:
-        """Return the tokens of each piece, its joiner or label included, by `id(piece)`; titles belong to no piece."""
+        """Return the tokens of each piece, its joiner or label included, by `id(piece)`.
+
+        Titles and the lines around numbered evidence belong to no piece.
+        """
         shares: dict[int, int] = {}
         for section in self._sections.values():
-            titles = {group.title for group in section.groups.values() if group.title}
+            titles = {group.title for group in section.groups.values()} | {self.texts["intro"] + "\n"}
             pending = 0
             for text, tokens, piece in self._lines(section, chat=True):
                 if piece is None:

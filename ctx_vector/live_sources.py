@@ -190,14 +190,19 @@ class _Live:
         """Return the spec for one build; an override is given as if the source had given it."""
         config = self.config
         if override is not _OWN:
-            return SourceSpec(config.name, config.kind, lambda request: self._items(override))
+            return self._spec(lambda request: self._items(override), None)
         ready = getattr(self.loader, "ready", None)
         if callable(ready):
             try:
                 ready()
             except CtxVectorError:  # loading meets it again, and then it is recorded
                 pass
-        return SourceSpec(config.name, config.kind, self._load, config.timeout)
+        return self._spec(self._load, config.timeout)
+
+    def _spec(self, load: Callable[[Request], Any], timeout: float | None) -> SourceSpec:
+        config = self.config
+        standing = (int(config.authoritative), config.priority)
+        return SourceSpec(config.name, config.kind, load, timeout, config.layer, standing)
 
     def _load(self, request: Request) -> list[Any]:
         expires = self._expires

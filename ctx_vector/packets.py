@@ -270,7 +270,7 @@ class Candidate:
     detail: str = ""
     tool: Any = None
     layer: str = ""
-    standing: tuple[int, int] = (0, 0)
+    standing: tuple[float, float] = (0, 0)
     origin: Origin | None = None
 
 
@@ -316,7 +316,10 @@ class Decision:
 
 @dataclass(slots=True)
 class SourceUse:
-    """What one source got: tokens in the text, items kept and dropped, items shortened; its fault, if any."""
+    """What one source got: tokens in the text, items kept and dropped, items shortened; its fault, if any.
+
+    With layers also its layer, and the most tokens it could take.
+    """
 
     tokens: int = 0
     kept: int = 0
@@ -325,10 +328,14 @@ class SourceUse:
     gathered: int = 0
     fault: str = ""
     milliseconds: float = 0.0
+    layer: str = ""
+    limit: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values; the time is left out, for it is not deterministic."""
+        layered = {"layer": self.layer, "limit": self.limit} if self.layer else {}
         return {
+            **layered,
             "tokens": self.tokens,
             "kept": self.kept,
             "dropped_items": self.dropped_items,

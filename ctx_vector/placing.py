@@ -52,6 +52,11 @@ class Placer:
         if self.history.bound is not None:
             self.history.bound = min(self.history.bound, self._half)
 
+    def wanted(self) -> int:
+        """Return the tokens of the turns chosen, as chat messages."""
+        counter = self.filler.layout.counter
+        return sum(said.size(counter) for said in self._said.values())
+
     def fill(self, others: Sequence[Ranked]) -> list[str]:
         """Put the turns in, in order of choice; return warnings. `others` are what the rest of the budget is for."""
         order, warnings = self.history.order, []

@@ -61,20 +61,27 @@ def make_record(
         all_warnings.append("evidence was cut to fit the budget")
     if model_max_tokens and used > WINDOW_SHARE * model_max_tokens:
         all_warnings.append(f"the context takes {used} of the model's {model_max_tokens} tokens, over 70 %")
+    uses = _uses(sources, gathered, kept, dropped)
+    stats: dict[str, Any] = {
+        "gathered": len(gathered.candidates) + len(left_out),
+        "selected": len(kept),
+        "dropped": reasons,
+        "usage_rate": round(used / config.max_tokens, 4),
+        "compressed": any(item.action != "full" for item in kept),
+    }
+    if filled.allocation is not None:
+        stats["allocation"] = filled.allocation.to_dict()
+        for name, cap in filled.allocation.sources.items():
+            if name in uses:
+                uses[name].layer, uses[name].limit = cap.layer, cap.most
     return BuiltContext(
         text=text,
         messages=messages,
         sections=layout.bodies(),
         kept=kept,
         dropped=dropped,
-        budget=Budget(config.max_tokens, used, *sizes, config.shared_limit, _uses(sources, gathered, kept, dropped)),
-        stats={
-            "gathered": len(gathered.candidates) + len(left_out),
-            "selected": len(kept),
-            "dropped": reasons,
-            "usage_rate": round(used / config.max_tokens, 4),
-            "compressed": any(item.action != "full" for item in kept),
-        },
+        budget=Budget(config.max_tokens, used, *sizes, config.shared_limit, uses),
+        stats=stats,
         meta=meta,
         warnings=tuple(all_warnings),
         tools=_tools(filled),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from ctx_vector.compress import LEAST_ROOM, LEAST_ROOM_EVIDENCE, Shortener
@@ -114,8 +115,11 @@ class Filler:
         if left:
             self.shorten(left[0])
 
-    def shorten(self, row: Ranked, least: int = 0) -> None:
-        """Put a shortened row into what is left if that is over 100 tokens for evidence, else 50, or over `least`."""
+    def shorten(self, row: Ranked, least: int = 0, *, summarise: bool = True) -> None:
+        """Put a shortened row into what is left if that is over 100 tokens for evidence, else 50, or over `least`.
+
+        `summarise` False: not by the summarizer.
+        """
         if not self.config.enable_compression:
             row.drop("oversize", "compression is off")
             return
@@ -132,9 +136,10 @@ class Filler:
             piece = self.piece(row, short)
             return max(piece.tokens, piece.message_tokens - extra if piece.message is not None else 0)
 
+        shortener = self.shortener if summarise else replace(self.shortener, summarizer=None)
         row.detail = row.detail.replace(_NO_ROOM, "").strip("; ")
         for slack in (0, 1, 2, 4, 8):  # joins at the edges of the shortened piece can cost a token more
-            result = self.shortener.shorten(row.body, room - overhead - slack, measure)
+            result = shortener.shorten(row.body, room - overhead - slack, measure)
             if result is None:
                 break
             if self.put(row, self.piece(row, result[0]), result[1]):

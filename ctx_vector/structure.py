@@ -115,6 +115,18 @@ def check_section_name(name: Any) -> str:
     return shown
 
 
+def title_line(title: str) -> str:
+    """Return the title of a layer as its line: in square brackets, whatever was given.
+
+    Raises InputError for one that equals the header of a fixed section.
+    """
+    shown = single_line(title)
+    shown = shown[1:-1].strip() if shown.startswith("[") and shown.endswith("]") else shown
+    if unicodedata.normalize("NFKC", shown).casefold() in {fixed.casefold() for fixed in FIXED_SECTIONS}:
+        raise InputError(f"title: {title!r} is the name of a fixed section; choose another")
+    return f"[{shown}]"
+
+
 def slot_of(candidate: Candidate) -> tuple[str, str]:
     """Return (section, group) of a candidate by its metadata and its layer."""
     packet = candidate.packet
@@ -194,7 +206,9 @@ class Template:
         self.labels = tuple(sorted(set(self._role_labels.values())))
         self._titles = {(ROLE, "tools"): self.texts["tools"]}
         if titles is not None:
-            self._titles |= {slot: titles.get(layer, self.texts[layer]) for layer, slot in LAYER_SLOTS.items()}
+            self._titles |= {
+                slot: title_line(titles.get(layer) or self.texts[layer]) for layer, slot in LAYER_SLOTS.items()
+            }
 
     def layout(self, extras: Sequence[str]) -> Layout:
         """Return an empty layout with Task and Output in it."""
@@ -205,7 +219,7 @@ class Template:
             numbered=self.config.evidence_style == "numbered",
             extras=extras,
             titles=self._titles,
-            tools_apart=self.config.tools_in == "api",
+            tools_apart=self._tools_apart(),
         )
         if body := shown_text(self.query):
             message = {"role": "user", "content": self.query}
@@ -285,8 +299,17 @@ class Template:
     def tool(self, tool: Any, order: tuple[Any, ...]) -> Piece:
         """Return the piece of a tool definition: a line of the text, or what it costs when it is sent beside it."""
         if self.config.tools_in == "api":
-            return Piece("", 0, order, message_tokens=tool.api_tokens(self.counter))
+            from ctx_vector.tool_schemas import api_tokens
+
+            return Piece("", 0, order, message_tokens=api_tokens(tool, self.counter.count))
         return self._piece(escape(single_line(tool.text())), order=order)
+
+    def _tools_apart(self) -> int | None:
+        if self.config.tools_in == "text":
+            return None
+        from ctx_vector.tool_schemas import API_OVERHEAD  # only builds with tools pay for it
+
+        return API_OVERHEAD
 
     def left_out(self, turns: int) -> Piece:
         """Return the line that stands for turns that are left out of the history."""

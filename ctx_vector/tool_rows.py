@@ -1,15 +1,12 @@
-"""Putting tool definitions into a layout: whole tools, the most relevant first, shortened before one is dropped.
+"""Putting tool definitions into a layout: whole tools, the most relevant first, words shortened before one is dropped.
 
-First as many tools as fit in their shortest form, by relevance; then, again by relevance, each in the fullest form
-that the others leave room for. At least one stays while it fits.
+Which of them stay, and in which form, is `tool_schemas.choose`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
-
-from ctx_vector.layout import Piece
 
 if TYPE_CHECKING:
     from ctx_vector.ranking import Ranked
@@ -18,39 +15,26 @@ if TYPE_CHECKING:
 
 def put_tools(filler: Filler, rows: Sequence[Ranked], cap: int) -> None:
     """Put the tools among `rows`, best first, in within `cap` tokens, title included; those in before are put anew."""
+    from ctx_vector.tool_schemas import choose  # only builds with tools pay for it
+
     for row in rows:
         if row.piece is not None:
             filler.take(row)
-    forms: dict[int, list[tuple[Piece, Any]]] = {}
-    kept: list[Ranked] = []
-    with filler.within(lambda: cap - filler.held("tools")):
-        for row in rows:
-            forms[id(row)] = _forms(filler, row)
-            if _put(filler, row, forms[id(row)][-1]):
-                kept.append(row)
-            else:
-                row.drop("quota", f"over the {cap} tokens of tools")
-        for row in kept:
-            for form in forms[id(row)][:-1]:
-                shortest = row.piece
-                assert shortest is not None
-                filler.take(row)
-                if _put(filler, row, form):
-                    break
-                _put(filler, row, forms[id(row)][-1])
 
+    def measure(tool: Any) -> int:
+        piece = filler.template.tool(tool, ())
+        return max(piece.tokens, piece.message_tokens)
 
-def _forms(filler: Filler, row: Ranked) -> list[tuple[Piece, Any]]:
-    """Return the pieces a tool can stand as, the fullest first, each with its definition."""
-    tool, config = row.candidate.tool, filler.config
-    versions = list(tool.levels()) if config.enable_compression else [tool]
-    return [(filler.template.tool(version, row.place), version) for version in versions]
-
-
-def _put(filler: Filler, row: Ranked, form: tuple[Piece, Any]) -> bool:
-    piece, definition = form
-    full = definition is row.candidate.tool or definition == row.candidate.tool
-    if not filler.put(row, piece, "full" if full else "truncated"):
-        return False
-    row.definition = definition
-    return True
+    room = min(cap, filler.room()) - filler.layout.title_of("Role & Policies", "tools")
+    tools = [row.candidate.tool for row in rows]
+    kept = choose(tools, [-place for place in range(len(rows))], max(0, room), measure)
+    for row, tool in zip(rows, kept, strict=True):
+        if tool is None:
+            row.drop("quota", f"over the {cap} tokens of tools")
+            continue
+        action = "full" if tool == row.candidate.tool else "truncated"
+        if filler.put(row, filler.template.tool(tool, row.place), action):
+            row.definition = tool
+            row.detail = "" if action == "full" else f"shortened: {tool.level}"
+        else:
+            row.drop("budget", "did not fit in what was left")

@@ -1,0 +1,348 @@
+"""Filling by layers: each layer up to its share and what flowed to it from layers that used less.
+
+    what remains    `max_tokens` less Task, Output and headers; a share of it (the buffer) is never filled
+    allocate        pure: what each layer and source wants -> what it may take
+    fill            system, static, tool, memory and agents in the order of their sources, dynamic by relevance
+
+A layer that wants less than its share leaves the rest to the others, in proportion to their shares. Inside a layer
+each source has its minimum set aside, and no source goes over its maximum. What a source gives beyond that degrades:
+the best item that does not fit is shortened (`extract`, `summarise`), and the others are dropped whole. The system
+layer is never cut: what it takes over its share is missing from the others, with a warning.
+
+Quotas bound what the items take, with their labels and joiners; the title of a layer counts for its layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from ctx_vector.layout import CONTEXT, EVIDENCE, ROLE
+from ctx_vector.sources import LAYERS, LayerShares, SourceConfig
+from ctx_vector.tool_rows import put_tools
+
+if TYPE_CHECKING:
+    from ctx_vector.placing import Placer
+    from ctx_vector.ranking import Ranked
+    from ctx_vector.select import Filler
+
+_SLOTS: Final[Mapping[tuple[str, str], str]] = {
+    (ROLE, "items"): "system",
+    (ROLE, "tools"): "tool",
+    (EVIDENCE, "static"): "static",
+    (EVIDENCE, "tool"): "tool",
+    (EVIDENCE, "agents"): "agents",
+    (CONTEXT, "memory"): "memory",
+}
+#: The order in which layers are filled, and in which what is left over in the end is offered again.
+_ORDER: Final = ("static", "tool", "agents", "memory", "dynamic")
+
+
+def layer_of(section: str, group: str) -> str:
+    """Return the layer that a slot belongs to: dynamic, unless it has one of its own."""
+    return _SLOTS.get((section, group), "dynamic")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What bounds one source: fractions of its layer's cap, tokens, and what becomes of what does not fit."""
+
+    min_share: float = 0.0
+    max_share: float = 1.0
+    max_tokens: int | None = None
+    degrade: str = "summarise"
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """The layers of a builder: their shares, the limits of the sources by name, and titles that replace ours."""
+
+    shares: LayerShares
+    sources: Mapping[str, Limits] = field(default_factory=dict)
+    titles: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, shares: LayerShares, configs: Iterable[SourceConfig]) -> Layers:
+        """Return the layers of these sources; of several titles in a layer the first counts."""
+        limits: dict[str, Limits] = {}
+        titles: dict[str, str] = {}
+        for config in configs:
+            limits[config.name] = Limits(config.min_share, config.max_share, config.max_tokens, config.degrade)
+            if config.title and config.enabled:
+                titles.setdefault(config.layer, config.title)
+        return cls(shares, limits, titles)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values, from which `from_dict` makes the same."""
+        return {
+            "shares": self.shares.to_dict(),
+            "sources": {name: asdict(limits) for name, limits in self.sources.items()},
+            "titles": dict(self.titles),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Layers:
+        """Return what `to_dict` was made from."""
+        limits = {name: Limits(**given) for name, given in values["sources"].items()}
+        return cls(LayerShares.from_mapping(values["shares"]), limits, dict(values["titles"]))
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCap:
+    """Tokens of one layer: its share, what it wants, and what it may take: its share less or more what flowed."""
+
+    share: int
+    wanted: int
+    cap: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCap:
+    """Tokens of one source: what it wants, what is set aside for it, the most it may take, and what becomes of it:
+    `keep` when all of it fits, else how it degrades.
+    """
+
+    layer: str
+    wanted: int
+    least: int
+    most: int
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What every layer and source of a build may take, in tokens; `total` is what the layers share, buffer included."""
+
+    total: int
+    layers: Mapping[str, LayerCap]
+    sources: Mapping[str, SourceCap]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return JSON-ready values."""
+        return {
+            "total": self.total,
+            "layers": {name: asdict(cap) for name, cap in self.layers.items()},
+            "sources": {name: asdict(cap) for name, cap in self.sources.items()},
+        }
+
+
+def allocate(wanted: Mapping[str, Mapping[str, int]], layers: Layers, total: int) -> Allocation:
+    """Return what every layer and source may take of `total` tokens.
+
+    `wanted` maps a layer to what its sources want in tokens; a source that `layers` does not know has no limits of its
+    own. Layers without a share are part of dynamic.
+
+    With shares static 0.2 and dynamic 0.5 of 1,000 (buffer 0.05, the rest unused), static wanting 50 and dynamic 2,000:
+    static gets 50, and dynamic 900.
+    """
+    shares = layers.shares
+    names: list[str] = [name for name in LAYERS if shares.owner(name) == name]
+    share = {name: int(total * float(getattr(shares, name) or 0)) for name in names}
+    pool = int(total * (1 - shares.buffer))
+
+    def most(source: str, cap: int) -> int:
+        limits = layers.sources.get(source, Limits())
+        high = int(limits.max_share * cap) if limits.max_share < 1 else pool
+        return high if limits.max_tokens is None else min(high, limits.max_tokens)
+
+    wants = dict.fromkeys(names, 0)
+    caps = dict.fromkeys(names, pool)
+    for _ in range(3):  # what a source may take depends on its layer's cap, and that on what the sources may take
+        wants = dict.fromkeys(names, 0)
+        for layer, sources in wanted.items():
+            owner = shares.owner(layer)
+            wants[owner] += sum(min(want, most(name, caps[owner])) for name, want in sources.items())
+        caps = _flow(wants, share, pool)
+    found: dict[str, SourceCap] = {}
+    for layer, sources in wanted.items():
+        for name, want in sources.items():
+            limits, cap = layers.sources.get(name, Limits()), caps[shares.owner(layer)]
+            high = min(most(name, cap), cap)
+            low = min(int(limits.min_share * cap), high, want)
+            found[name] = SourceCap(layer, want, low, high, "keep" if want <= high else limits.degrade)
+    return Allocation(total, {name: LayerCap(share[name], wants[name], caps[name]) for name in names}, found)
+
+
+def _flow(wants: Mapping[str, int], share: Mapping[str, int], pool: int) -> dict[str, int]:
+    """Return what each layer may take of the pool: water finds its level, system first."""
+    caps = {name: min(wants[name], share[name]) for name in wants}
+    caps["system"] = min(wants["system"], pool)  # never cut
+    while sum(caps.values()) > pool:  # the system layer took what was meant for others
+        over = sum(caps.values()) - pool
+        largest = max((name for name in caps if name != "system"), key=lambda name: caps[name])
+        caps[largest] -= min(over, max(1, caps[largest] // 2))
+    while (left := pool - sum(caps.values())) > 0:
+        open_ = [name for name in caps if caps[name] < wants[name]]
+        if not open_:
+            break
+        weight = sum(share[name] for name in open_)
+        for name in open_:
+            part = left * share[name] // weight if weight else left // len(open_)
+            caps[name] += min(part, wants[name] - caps[name])
+        if pool - sum(caps.values()) == left:  # what no proportion divides any more
+            caps[open_[0]] += min(left, wants[open_[0]] - caps[open_[0]])
+    spare = pool - sum(caps.values())  # nobody wants it now; an estimate may have been too low
+    for name in caps:
+        caps[name] = max(caps[name], min(share[name], caps[name] + spare))
+        spare = pool - sum(caps.values())
+    return caps
+
+
+class LayerFiller:
+    """Fills one layout by layers. `rows` are all that is open but system instructions and history, best first."""
+
+    def __init__(self, filler: Filler, placer: Placer, rows: Sequence[Ranked], layers: Layers) -> None:
+        self.filler = filler
+        self.placer = placer
+        self.layers = layers
+        self.rows: dict[str, list[Ranked]] = {}
+        for row in rows:
+            self.rows.setdefault(self._owner(row), []).append(row)
+        self.allocation = allocate(self._wanted(rows), layers, self._total())
+
+    def fill(self) -> list[str]:
+        """Fill all layers; return warnings."""
+        warnings = self._check_system()
+        dynamic = self.allocation.layers["dynamic"].cap
+        self.placer.limit(dynamic)
+        with self.filler.within(lambda: dynamic - self._used("dynamic")):
+            warnings += self.placer.fill(())
+        for layer in _ORDER:
+            self._fill_layer(layer, self.allocation.layers[layer].cap if layer in self.allocation.layers else 0)
+        for layer in reversed(_ORDER):  # dynamic first: what whole items left over
+            left = self._pool() - sum(self._used(name) for name in self.allocation.layers)
+            again = [row for row in self.rows.get(layer, ()) if row.piece is None and row.reason == "quota"]
+            if left > 0 and again:
+                self._again(layer, again, left)
+        return warnings
+
+    # -- what there is ------------------------------------------------------------------------------------------------
+
+    def _owner(self, row: Ranked) -> str:
+        return self.layers.shares.owner(layer_of(row.section, row.group))
+
+    def _total(self) -> int:
+        """Return what the layers share: the limit less Task, Output and the headers of the sections in use."""
+        layout = self.filler.layout
+        used = {row.section for rows in self.rows.values() for row in rows}
+        if self.placer.history.order:
+            used.add(CONTEXT)
+        system = layout.block(ROLE, "items")
+        headers = sum(layout.header(name) for name in used | ({ROLE} if system else set()))
+        bare = layout.size().total - system - (layout.header(ROLE) if system else 0)
+        return max(0, self.filler.config.max_tokens - bare - headers)
+
+    def _pool(self) -> int:
+        return int(self.allocation.total * (1 - self.layers.shares.buffer))
+
+    def _wanted(self, rows: Sequence[Ranked]) -> dict[str, dict[str, int]]:
+        """Return what each source wants, by layer; the system layer is in already."""
+        wanted: dict[str, dict[str, int]] = {"system": {"system": self.filler.layout.block(ROLE, "items")}}
+        most = self.filler.config.max_tokens
+        for row in rows:
+            cost = most if len(row.body) > most * 128 else self._cost(row)
+            layer = wanted.setdefault(layer_of(row.section, row.group), {})
+            layer[row.candidate.source] = layer.get(row.candidate.source, self._title(row)) + cost
+        if self.placer.history.order:
+            wanted.setdefault("dynamic", {})["history"] = self.placer.wanted()
+        return wanted
+
+    def _cost(self, row: Ranked) -> int:
+        piece = self.filler.piece(row)
+        joiner = self.filler.layout.joiner(row.section, row.group, piece)
+        return max(piece.tokens, piece.message_tokens) + joiner
+
+    def _title(self, row: Ranked) -> int:
+        return self.filler.layout.title_of(row.section, row.group)
+
+    def _used(self, layer: str) -> int:
+        layout, owner = self.filler.layout, self.layers.shares.owner
+        return sum(layout.block(*slot) for slot in layout.groups() if owner(layer_of(*slot)) == layer)
+
+    def _taken(self, source: str, rows: Iterable[Ranked]) -> int:
+        """Return the tokens that a source's kept rows take, with what joins them."""
+        joiner = self.filler.layout.joiner
+        return sum(
+            max(row.piece.tokens, row.piece.message_tokens) + joiner(row.section, row.group, row.piece)
+            for row in rows
+            if row.piece is not None and row.candidate.source == source
+        )
+
+    def _check_system(self) -> list[str]:
+        system = self.allocation.layers["system"]
+        if system.wanted <= system.share:
+            return []
+        return [f"the system layer takes {system.wanted} tokens, over its share of {system.share}; it is never cut"]
+
+    # -- filling ------------------------------------------------------------------------------------------------------
+
+    def _fill_layer(self, layer: str, cap: int) -> None:
+        rows = self.rows.get(layer, [])
+        tools = [row for row in rows if row.candidate.tool is not None]
+        if tools:
+            put_tools(self.filler, tools, cap - self._used(layer))
+        rest = [row for row in rows if row.candidate.tool is None]
+        if layer != "dynamic":
+            rest.sort(key=lambda row: (row.candidate.standing[1], row.candidate.rank))
+        with self.filler.within(lambda: cap - self._used(layer)):
+            for row in rest:  # what is set aside for each source comes first
+                if self._least(row) > self._taken(row.candidate.source, rest):
+                    self._put(row, rest, self._least(row))
+            open_ = [row for row in rest if row.piece is None]
+            for source in dict.fromkeys(row.candidate.source for row in open_) if layer != "dynamic" else (None,):
+                self._fill_rows([row for row in open_ if source is None or row.candidate.source == source], rest, layer)
+
+    def _fill_rows(self, rows: Sequence[Ranked], all_rows: Sequence[Ranked], layer: str) -> None:
+        """Take rows in order while their source and layer have room; then shorten the first of each source that had
+        none, once, as the source says.
+        """
+        left: list[Ranked] = []
+        for row in rows:
+            if (left and self.filler.config.fill == "stop") or not self._put(row, all_rows, self._most(row)):
+                if not row.reason:
+                    row.drop("quota", f"over what {row.candidate.source} may take of layer {layer}")
+                left.append(row)
+        seen: set[str] = set()
+        for row in left:
+            if row.candidate.source not in seen:
+                seen.add(row.candidate.source)
+                self._shorten(row, all_rows)
+
+    def _shorten(self, row: Ranked, rows: Sequence[Ranked]) -> None:
+        degrade = self.layers.sources.get(row.candidate.source, Limits()).degrade
+        if degrade == "drop":
+            return
+        row.reason, detail = "", row.detail
+        with self.filler.within(self._own_room(row, rows)):
+            self.filler.shorten(row, summarise=degrade == "summarise")
+        if row.piece is None and row.reason != "oversize":
+            row.reason, row.detail = "quota", detail
+        elif row.piece is not None:
+            row.detail = ""
+
+    def _put(self, row: Ranked, rows: Sequence[Ranked], most: int) -> bool:
+        if self._taken(row.candidate.source, rows) + self._cost(row) > most:
+            return False
+        return self.filler.keep_if_it_fits(row)
+
+    def _own_room(self, row: Ranked, rows: Sequence[Ranked]) -> Callable[[], int]:
+        """Return what is left for a row of its own source, once it is in."""
+        owner, left = self._owner(row), self._most(row) - self._taken(row.candidate.source, rows)
+        before = self._used(owner)
+        return lambda: left - (self._used(owner) - before)
+
+    def _least(self, row: Ranked) -> int:
+        cap = self.allocation.sources.get(row.candidate.source)
+        return cap.least if cap is not None else 0
+
+    def _most(self, row: Ranked) -> int:
+        limits = self.layers.sources.get(row.candidate.source, Limits())
+        if limits.max_share < 1:
+            return self.allocation.sources[row.candidate.source].most
+        return self.allocation.total if limits.max_tokens is None else limits.max_tokens
+
+    def _again(self, layer: str, rows: Sequence[Ranked], left: int) -> None:
+        before = self._used(layer)
+        with self.filler.within(lambda: left - (self._used(layer) - before)):
+            self._fill_rows(rows, self.rows[layer], layer)
