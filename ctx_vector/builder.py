@@ -342,7 +342,7 @@ class ContextBuilder:
         repeats = trace.shortened.repeats
         # a source that degrades is extracted by the encoder, whose vectors of its sentences are remembered
         encodes = trace.config.compress_encode or "layers" in trace.given
-        encoder = self._shared.encoder() if encodes and not repeats else None
+        encoder = self._shared.encoder if encodes and not repeats else None
         return Shortener(self.counter, trace.query, self.summarizer, encoder, trace.shortened)
 
     def _meta(self, trace: Trace, history: History, template: Template) -> dict[str, Any]:

@@ -30,6 +30,8 @@ _log = logging.getLogger("ctx_vector.compress")
 LEAST_ROOM_EVIDENCE: Final = 100
 LEAST_ROOM: Final = 50
 _MOST_SENTENCES: Final = 2_000
+#: Sentences of one item that are encoded at most; of more BM25 tells which are near.
+_MOST_ENCODED: Final = 200
 
 
 Short: TypeAlias = tuple[str, str] | None  # a short body and how it was made, or nothing
@@ -62,12 +64,12 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Shortener:
-    """How packets are shortened in one build. `encoder` is given only when encodings are allowed."""
+    """How packets are shortened in one build. `encoder` gives the model, where encodings are allowed."""
 
     counter: TokenCounter
     query: str
     summarizer: Summarizer | None = None
-    encoder: Encoder | None = None
+    encoder: Callable[[], Encoder] | None = None
     journal: Journal = field(default_factory=Journal)
 
     def shorten(self, body: str, room: int, measure: Callable[[str], int]) -> Short:
@@ -107,8 +109,9 @@ class Shortener:
         return summary
 
     def _scores(self, parts: Sequence[str]) -> list[float]:
-        if self.encoder is not None and self.query.strip():
-            rows = self.encoder.encode_documents(parts) @ self.encoder.encode_queries([self.query])[0]
+        if self.encoder is not None and self.query.strip() and len(parts) <= _MOST_ENCODED:
+            model = self.encoder()
+            rows = model.encode_documents(parts) @ model.encode_queries([self.query])[0]
             return [float(value) for value in rows]
         return bm25(self.query, parts)
 

@@ -5,7 +5,8 @@
     fill            system, static, tool, memory and agents in the order of their sources, dynamic by relevance
 
 A layer that wants less than its share leaves the rest to the others, in proportion to their shares. Inside a layer
-each source has its minimum set aside, and no source goes over its maximum. What a source gives beyond that degrades:
+each source has its minimum set aside, and no source goes over its maximum; both are fractions of what the layer could
+take if its sources had no limits of their own. What a source gives beyond that degrades:
 the best item that does not fit is shortened (`extract`, `summarise`), and the others are dropped whole. The system
 layer is never cut: what it takes over its share is missing from the others, with a warning.
 
@@ -141,27 +142,31 @@ def allocate(wanted: Mapping[str, Mapping[str, int]], layers: Layers, total: int
     share = {name: int(total * float(getattr(shares, name) or 0)) for name in names}
     pool = int(total * (1 - shares.buffer))
 
-    def most(source: str, cap: int) -> int:
-        limits = layers.sources.get(source, Limits())
-        high = int(limits.max_share * cap) if limits.max_share < 1 else pool
-        return high if limits.max_tokens is None else min(high, limits.max_tokens)
-
-    wants = dict.fromkeys(names, 0)
-    caps = dict.fromkeys(names, pool)
-    for _ in range(3):  # what a source may take depends on its layer's cap, and that on what the sources may take
-        wants = dict.fromkeys(names, 0)
-        for layer, sources in wanted.items():
-            owner = shares.owner(layer)
-            wants[owner] += sum(min(want, most(name, caps[owner])) for name, want in sources.items())
-        caps = _flow(wants, share, pool)
+    limits = layers.sources
+    plain = {
+        layer: {name: min(want, limits.get(name, Limits()).max_tokens or want) for name, want in sources.items()}
+        for layer, sources in wanted.items()
+    }
+    caps = _flow(_sums(plain, shares, names), share, pool)
     found: dict[str, SourceCap] = {}
     for layer, sources in wanted.items():
         for name, want in sources.items():
-            limits, cap = layers.sources.get(name, Limits()), caps[shares.owner(layer)]
-            high = min(most(name, cap), cap)
-            low = min(int(limits.min_share * cap), high, want)
-            found[name] = SourceCap(layer, want, low, high, "keep" if want <= high else limits.degrade)
+            own, cap = limits.get(name, Limits()), caps[shares.owner(layer)]
+            high = min(int(own.max_share * cap), own.max_tokens or cap)
+            low = min(int(own.min_share * cap), high, want)
+            found[name] = SourceCap(layer, want, low, high, "keep" if want <= high else own.degrade)
+            if own.max_share < 1:
+                plain[layer][name] = min(want, high)
+    wants = _sums(plain, shares, names)
+    caps = _flow(wants, share, pool)  # anew, with what the sources may take of it
     return Allocation(total, {name: LayerCap(share[name], wants[name], caps[name]) for name in names}, found)
+
+
+def _sums(wanted: Mapping[str, Mapping[str, int]], shares: LayerShares, names: Sequence[str]) -> dict[str, int]:
+    sums = dict.fromkeys(names, 0)
+    for layer, sources in wanted.items():
+        sums[shares.owner(layer)] += sum(sources.values())
+    return sums
 
 
 def _flow(wants: Mapping[str, int], share: Mapping[str, int], pool: int) -> dict[str, int]:

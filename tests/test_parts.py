@@ -21,7 +21,7 @@ KINDS = {
 def words(count, word="apple"):
     """Return a text of `count` tokens (its line break included) that the query `apple` finds."""
     text = " ".join([word, *["cat"] * count])
-    while tokens(text + "\n") > count:
+    while tokens(text + "\n") > count and " " in text:
         text = text.rsplit(" ", 1)[0]
     assert tokens(text + "\n") == count
     return text
