@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from ctx_vector.compress import LEAST_ROOM
-from ctx_vector.gather import TOOL_ROLES
 from ctx_vector.history import History, Said
 from ctx_vector.layout import CONTEXT, Piece
 from ctx_vector.ranking import Ranked
@@ -258,7 +257,7 @@ class Placer:
     def _must_shrink(self, number: int, others: Sequence[Ranked]) -> bool:
         """Tell whether the newest turn's tool results must shrink: over half of the shared limit, and not all fits."""
         turn, filler = self._turns[number], self.filler
-        if not filler.config.enable_compression or not any(map(_is_tool, turn)):
+        if not filler.config.enable_compression or not any(row.is_result for row in turn):
             return False
         before = filler.layout.size()
         pieces = [(row, self._piece(row)) for row in turn]
@@ -285,7 +284,7 @@ class Placer:
             return False
         most = filler.room() if bound is None else min(filler.room(), bound)
         most -= _size(self._line(number - self._front(number)))  # what is before it, when it stands alone
-        tools = [row for row in turn if _is_tool(row)]
+        tools = [row for row in turn if row.is_result]
         for part, target in ((tools, min(tools_to, most)), (tools, most), (turn, most)):
             cuts = self._cut_to(turn, part, target) if part else None
             if cuts is not None and self._put(number, bound, cuts):
@@ -305,7 +304,12 @@ class Placer:
             def measure(short: str, row: Ranked = row) -> int:
                 return _size(filler.piece(row, short))
 
-            result = filler.shortener.shorten(row.body, max(measure("") + 1, sizes[id(row)] - over), measure)
+            room = max(measure("") + 1, sizes[id(row)] - over)
+            if (found := filler.shorten_result(row, room)) is not None:
+                over -= sizes[id(row)] - _size(found[0])
+                cuts[id(row)] = (found[0], "truncated")
+                continue
+            result = filler.shortener.shorten(row.body, room, measure)
             short, action = result or ("", "truncated")
             piece = filler.piece(row, short)
             over -= sizes[id(row)] - _size(piece)
@@ -315,7 +319,3 @@ class Placer:
 
 def _size(piece: Piece) -> int:
     return max(piece.tokens, piece.message_tokens)
-
-
-def _is_tool(row: Ranked) -> bool:
-    return row.candidate.message is not None and row.candidate.message.role in TOOL_ROLES

@@ -19,8 +19,18 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import InputError
+from ctx_vector.gather import TOOL_ROLES
 from ctx_vector.layout import ROLE, Piece, part_of
-from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, TYPE_TOOL, Candidate, Decision, as_utc
+from ctx_vector.packets import (
+    TYPE_HISTORY,
+    TYPE_RESULT,
+    TYPE_STATE,
+    TYPE_SYSTEM,
+    TYPE_TOOL,
+    Candidate,
+    Decision,
+    as_utc,
+)
 from ctx_vector.recency import recency
 from ctx_vector.stages import Candidates, Query, Scorer
 from ctx_vector.structure import Template, slot_of
@@ -90,6 +100,12 @@ class Ranked:
     def part(self) -> str:
         """The part of the budget it belongs to."""
         return part_of(self.section, self.group)
+
+    @property
+    def is_result(self) -> bool:
+        """Whether it is what a tool gave."""
+        message = self.candidate.message
+        return message.role in TOOL_ROLES if message is not None else self.candidate.packet.type == TYPE_RESULT
 
     def drop(self, reason: str, detail: str = "") -> None:
         """Set the fate: dropped."""

@@ -69,10 +69,27 @@ class Filler:
         finally:
             self.total_limit, self.shared_limit = before
 
-    def piece(self, row: Ranked, short: str | None = None) -> Piece:
-        """Return the piece of a row, or of a shortened body of it."""
+    def piece(self, row: Ranked, short: str | None = None, *, marked: bool = True) -> Piece:
+        """Return the piece of a row, or of a shortened body of it, with the marker of compression if `marked`."""
         slot, body = (row.section, row.group), row.body if short is None else short
-        return self.template.piece(row.candidate, slot, row.place, body, shortened=short is not None)
+        shortened = short is not None
+        return self.template.piece(row.candidate, slot, row.place, body, shortened=shortened, marked=marked)
+
+    def shorten_result(self, row: Ranked, room: int) -> tuple[Piece, str] | None:
+        """Return (piece, what it leaves out) of a tool's result that is JSON, cut by rows and fields to `room` tokens.
+
+        None for any other row, or when not even the counts of what is left out fit.
+        """
+        if not row.is_result:
+            return None
+        from ctx_vector.json_results import shorten_json  # only builds with such results pay for it
+
+        def measure(text: str) -> int:
+            piece = self.piece(row, text, marked=False)
+            return max(piece.tokens, piece.message_tokens)
+
+        found = shorten_json(row.body, room, measure, self.template.query)
+        return (self.piece(row, found[0], marked=False), str(found[1])) if found else None
 
     def put_fixed(self, row: Ranked) -> None:
         """Put in what is never cut, whatever its size."""
@@ -138,6 +155,10 @@ class Filler:
 
         shortener = self.shortener if summarise else replace(self.shortener, summarizer=None)
         row.detail = row.detail.replace(_NO_ROOM, "").strip("; ")
+        cut = self.shorten_result(row, room - overhead)
+        if cut is not None and self.put(row, cut[0], "truncated"):
+            row.detail = cut[1]
+            return
         for slack in (0, 1, 2, 4, 8):  # joins at the edges of the shortened piece can cost a token more
             result = shortener.shorten(row.body, room - overhead - slack, measure)
             if result is None:

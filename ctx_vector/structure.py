@@ -34,6 +34,7 @@ from ctx_vector.packets import (
     TYPE_AGENT,
     TYPE_HISTORY,
     TYPE_MEMORY,
+    TYPE_RESULT,
     TYPE_STATE,
     TYPE_SYSTEM,
     Candidate,
@@ -246,19 +247,30 @@ class Template:
             return message_body(message)
         if candidate.tool is not None:
             return str(candidate.tool.text())
+        if candidate.packet.type == TYPE_RESULT:
+            from ctx_vector.json_results import json_line  # only builds with such results pay for it
+
+            return shown_text(json_line(candidate.packet.content) or candidate.packet.content)
         return shown_text(candidate.packet.content)
 
     def piece(
-        self, candidate: Candidate, slot: tuple[str, str], order: tuple[Any, ...], body: str, *, shortened: bool = False
+        self,
+        candidate: Candidate,
+        slot: tuple[str, str],
+        order: tuple[Any, ...],
+        body: str,
+        *,
+        shortened: bool = False,
+        marked: bool = True,
     ) -> Piece:
         """Return the piece of a candidate that says `body`, in its slot (section, group).
 
-        A shortened body gets the marker of compression.
+        A shortened body gets the marker of compression; not when it says itself what is left out (`marked` False).
         """
         section, group = slot
         if group == "tools":
             return self.tool(candidate.tool, order)
-        marker = self.texts["compressed"] if shortened else ""
+        marker = self.texts["compressed"] if shortened and marked else ""
         text = escape(body, self.labels if section == CONTEXT else None)
         if marker:
             text = f"{text}\n{marker}" if text else marker
@@ -271,7 +283,7 @@ class Template:
         content = candidate.packet.content
         message = candidate.message or Message(content, str(candidate.packet.meta.get("role") or "user"))
         if shortened:
-            content = f"{body}\n{marker}" if body else marker
+            content = "\n".join(line for line in (body, marker) if line)
         elif body == NO_OUTPUT:
             content = body
         sent = chat_message(message, content)
