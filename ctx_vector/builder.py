@@ -234,22 +234,21 @@ class ContextBuilder:
             session_id,
             now,
         )
-        inputs = read_inputs(self.config, self._sources(user_query, overrides), self._listener, given)
+        asked = self._sources(user_query if isinstance(user_query, str) else "", overrides)
+        inputs = read_inputs(self.config, asked, self._listener, given)
         config = self._sized(inputs.request, max_tokens)
         layers = self._shared.layers
         template = Template(config, self.counter, inputs.query, inputs.roles, layers.titles if layers else None)
         history = self._plan(inputs, config, template)
         specs = (*inputs.specs, history.spec())
         gathered = gather(specs, inputs.request)
-        trace = Trace.of(inputs, config, history, specs, self._retrieval, gathered, self.model_max_tokens, clock)
+        trace = Trace.of(inputs, config, history, specs, asked, gathered, self.model_max_tokens, clock)
+        if layers is not None:
+            trace.given["layers"] = layers.to_dict()
         built = self._compose(trace, history, template, started)
         if self.audit is not None:
             self.audit.record(built)
         return built
-        trace = Trace.of(inputs, config, history, specs, gathered, self.model_max_tokens, clock)
-        if layers is not None:
-            trace.given["layers"] = layers.to_dict()
-        return self._compose(trace, history, template, started)
 
     def _compose(
         self, trace: Trace, history: History, template: Template, started: float, *, quiet: bool = False
@@ -306,13 +305,13 @@ class ContextBuilder:
             report(built, ranked)
         return built
 
-    def _sources(self, query: str, overrides: Mapping[str, Any] | None) -> Sequence[SourceSpec]:
+    def _sources(self, query: str, overrides: Mapping[str, Any] | None = None) -> Sequence[SourceSpec]:
+        """Return the sources to ask: the configured ones, then retrieval, which a blank query does not ask."""
         live = self._shared.live
-        if live is not None:
-            return (*live.specs(query, overrides), *(self._retrieval if query.strip() else ()))
-        if overrides:
+        if live is None and overrides:
             raise InputError(f"overrides: no source has the name {next(iter(overrides))!r}; there are none")
-        return self._retrieval if query.strip() else ()
+        configured = live.specs(query, overrides) if live is not None else ()
+        return (*configured, *self._retrieval) if query.strip() else configured
 
     def _sized(self, request: Request, max_tokens: int | None) -> ContextConfig:
         if max_tokens is None and self.budget_policy is not None:
@@ -446,7 +445,7 @@ def regather(trace: Trace, builder: ContextBuilder) -> BuiltContext:
     request = Request(
         trace.query, trace.now, trace.session_id, builder.config.knowledge_limit, builder.config.knowledge_min_score
     )
-    asked = builder._retrieval if trace.query.strip() else ()
+    asked = builder._sources(trace.query)
     given: dict[str, list[Any]] = {name: [] for name in trace.sources if name not in (*trace.asked, "history")}
     for item in trace.gathered.candidates:
         if item.source in given:
@@ -455,7 +454,9 @@ def regather(trace: Trace, builder: ContextBuilder) -> BuiltContext:
     history = trace.history()
     gathered = gather((*specs, *asked, history.spec()), request)
     again = trace.anew(config, (*given, *(spec.name for spec in asked), "history"), gathered, builder.model_max_tokens)
-    template = Template(config, builder.counter, trace.query, trace.roles)
+    if (layers := builder._shared.layers) is not None:
+        again.given["layers"] = layers.to_dict()
+    template = Template(config, builder.counter, trace.query, trace.roles, layers.titles if layers else None)
     return builder._compose(again, history, template, started, quiet=True)
 
 

@@ -162,9 +162,9 @@ def _candidate(item: Any, spec: SourceSpec, rank: int) -> Candidate:
         found.known,
         found.reason,
         found.detail,
-        found.tool if spec.kind == TYPE_TOOL else None,
-        spec.layer,
-        spec.standing,
+        found.tool if spec.kind in (TYPE_TOOL, None) else None,
+        spec.layer or found.layer,
+        spec.standing if spec.layer else found.standing,
         found.origin,
     )
 
