@@ -455,7 +455,7 @@ def regather(trace: Trace, builder: ContextBuilder) -> BuiltContext:
     gathered = gather((*specs, *asked, history.spec()), request)
     again = trace.anew(config, (*given, *(spec.name for spec in asked), "history"), gathered, builder.model_max_tokens)
     if (layers := builder._shared.layers) is not None:
-        again.given["layers"] = layers.to_dict()
+        again.given = {**again.given, "layers": layers.to_dict()}
     template = Template(config, builder.counter, trace.query, trace.roles, layers.titles if layers else None)
     return builder._compose(again, history, template, started, quiet=True)
 
