@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ctx_vector.errors import InputError
-from ctx_vector.packets import TYPE_HISTORY, TYPE_TOOL, Candidate, ContextPacket, as_utc
+from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket, as_utc
 from ctx_vector.stages import Request
 
 _log = logging.getLogger("ctx_vector.gather")
@@ -162,7 +162,7 @@ def _candidate(item: Any, spec: SourceSpec, rank: int) -> Candidate:
         found.known,
         found.reason,
         found.detail,
-        found.tool if spec.kind in (TYPE_TOOL, None) else None,
+        found.tool,
         spec.layer or found.layer,
         spec.standing if spec.layer else found.standing,
         found.origin,
