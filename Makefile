@@ -19,6 +19,10 @@ else
 TORCH := torch==$(TORCH_VERSION)
 endif
 
+# HelloAgents wants openai 1, others want a newer one: its tests run with a folder of their own
+APART := $(VENV)/apart
+HELLO_AGENTS := "hello-agents==1.0.0" "openai<2" sniffio python-dotenv
+
 KB := .demo/kb
 CTX := $(BIN)/ctx-vector
 
@@ -65,6 +69,7 @@ $(VENV)/.installed: $(VENV)/.torch pyproject.toml
 
 $(VENV)/.tested: $(VENV)/.installed
 	$(PIP) install -q -c constraints.txt -e . --group dev
+	$(PIP) install -q --no-deps --target $(APART)/hello-agents $(HELLO_AGENTS)
 	touch $@
 
 clean:

@@ -34,6 +34,7 @@ LAYERS = {
         audit_tables
         tools trim summary source_loaders
         knowledge sync staging sync_report upkeep views dense hits filters catalog
+        transcripts
         memory memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",
     "leaves": """
         scoring recency calibration calibration_measure keywords terms plugins
