@@ -11,6 +11,7 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.memory import Memory as LlamaMemory
 from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import NodeWithScore, TextNode
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from ctx_vector import ContextBuilder, KnowledgeBase, Memory, TokenCounter
 from ctx_vector.adapters.llama_index import (
@@ -68,21 +69,29 @@ def said(role: str, text: str) -> ChatMessage:
 
 
 def test_the_memory_block_in_a_memory(memory: Memory):
-    block = CtxVectorMemoryBlock(memory=memory, importance=0.7)
-    kept = LlamaMemory.from_defaults(
-        session_id="s1", token_limit=400, chat_history_token_ratio=0.1, token_flush_size=20, memory_blocks=[block]
-    )
-    kept.put_messages(
-        [said("user", "My dog is called Rex."), said("assistant", "A fine name."), said("user", "我喜欢喝绿茶。"),
-         said("assistant", "好的。"), said("user", "What shall we do today? " * 5), said("assistant", "Walk. " * 20)]
-    )  # fmt: skip
-    rows = memory.all()
-    assert ("My dog is called Rex.", "user", "s1", 0.7) in [
-        (row.content, row.speaker, row.session, row.importance) for row in rows
-    ]
-    system = kept.get(input="What is the name of my dog?")[0]
-    assert system.role == "system" and "- My dog is called Rex." in system.content
-    assert "绿茶" in asyncio.run(kept.aget(input="我爱喝什么？"))[0].content
+    async def story() -> None:
+        engine = create_async_engine("sqlite+aiosqlite:///:memory:")
+        kept = LlamaMemory.from_defaults(
+            session_id="s1",
+            token_limit=400,
+            chat_history_token_ratio=0.1,
+            token_flush_size=20,
+            memory_blocks=[CtxVectorMemoryBlock(memory=memory, importance=0.7)],
+            async_engine=engine,
+        )
+        turns = [
+            said("user", "My dog is called Rex."), said("assistant", "A fine name."), said("user", "我喜欢喝绿茶。"),
+            said("assistant", "好的。"), said("user", "What shall we do today? " * 5), said("assistant", "Walk. " * 20),
+        ]  # fmt: skip
+        await kept.aput_messages(turns)
+        rows = [(row.content, row.speaker, row.session, row.importance) for row in memory.all()]
+        assert ("My dog is called Rex.", "user", "s1", 0.7) in rows
+        system = (await kept.aget(input="What is the name of my dog?"))[0]
+        assert system.role == "system" and "- My dog is called Rex." in system.content
+        assert "绿茶" in (await kept.aget(input="我爱喝什么？"))[0].content
+        await engine.dispose()
+
+    asyncio.run(story())
 
 
 def test_the_memory_block_by_itself(memory: Memory):
