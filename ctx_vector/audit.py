@@ -375,10 +375,12 @@ def _clause(where: Sequence[str]) -> str:
 
 
 def _reasons(record: BuildRecord, counter: TokenCounter) -> list[str]:
-    """Return why a repeat may differ: another version, another tokenizer."""
+    """Return why a repeat may differ: redacted texts, another version, another tokenizer."""
     from ctx_vector import __version__
 
     reasons = []
+    if record.redacted:
+        reasons.append("the texts were redacted before they were stored: their sizes are not those of the originals")
     if record.built.meta["version"] != __version__:
         reasons.append(f"recorded by version {record.built.meta['version']}, repeated by {__version__}")
     if tokenizer_fingerprint(counter) != record.built.meta["tokenizer_fingerprint"]:

@@ -17,7 +17,7 @@ from ctx_vector.packets import Budget, BuiltContext, ContextPacket, Decision, So
 from ctx_vector.stages import TokenCounter
 from ctx_vector.tokens import DEFAULT_TOKENIZER
 from ctx_vector.tokens import TokenCounter as ExactCounter
-from ctx_vector.trace import Trace, load, parsed
+from ctx_vector.trace import Trace, known_fields, load, parsed
 
 #: What `list` shows of a build.
 LISTED = (
@@ -44,7 +44,7 @@ class Shelf:
             conn, "SELECT id, content_id, timestamp, token_count, score, metadata FROM packets", packets
         ):
             time = datetime.fromisoformat(stamp) if stamp else None
-            self._packets[id_] = ContextPacket(self._texts[content], time, count, score, json.loads(metadata))
+            self._packets[id_] = ContextPacket(self._texts[content], time, count, score, parsed(metadata, {}))
 
     def text(self, ref: Any) -> str:
         """Return a text, or the part of it that ``[id, start, end]`` names."""
@@ -164,11 +164,11 @@ def _built(
         stats=record["stats"],
         meta=meta,
         warnings=tuple(shelf.text(ref) for ref in record["warnings"]),
-        tools=(parsed(shelf.text(record["tools"])) or []) if record["tools"] is not None else [],
+        tools=parsed(shelf.text(record["tools"]), []) if record["tools"] is not None else [],
         rows=tuple((section, tokens, shelf.joined(refs)) for section, tokens, refs in rows),
         query=trace.query,
         trace=trace,
-        **(parsed(shelf.text(record["more"])) if record["more"] is not None else {}),
+        **(known_fields(BuiltContext, parsed(shelf.text(record["more"]), {})) if record["more"] is not None else {}),
     )
 
 
@@ -219,7 +219,7 @@ def _message(values: Mapping[str, Any], shelf: Shelf) -> dict[str, Any]:
     if "content" in values:
         made["content"] = shelf.joined(values["content"])
     if "more" in values:
-        made |= parsed(shelf.text(values["more"]))
+        made |= parsed(shelf.text(values["more"]), {})
     return made
 
 

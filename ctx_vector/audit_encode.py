@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from ctx_vector import audit_tables as tables
 from ctx_vector.errors import StoreError
+from ctx_vector.escaping import single_line
 from ctx_vector.packets import (
     Budget,
     BuiltContext,
@@ -232,7 +233,8 @@ class Keeper:
 
     def config(self, values: Mapping[str, Any]) -> int:
         """Return the id of a config."""
-        text = json.dumps(self.redacted(json_ready(values)), ensure_ascii=False)
+        plain = {name: self.redacted(value) if name in tables.FREE_TEXT else value for name, value in values.items()}
+        text = json.dumps(json_ready(plain), ensure_ascii=False)
         key = tables.digest("config", text)
         row = self._conn.execute("SELECT id FROM configs WHERE hash = ?", (key,)).fetchone()
         if row is None:
@@ -362,7 +364,7 @@ class _Writer:
         self._candidates = {id(item.packet): place for place, item in enumerate(trace.gathered.candidates)}
         self._said = {id(item.packet): place for place, item in enumerate(trace.said)}
         self._refs: dict[int, list[Any]] = {}  # of what kept decisions show, by id(decision)
-        self._shown: dict[str, tuple[list[Any], int]] = {}
+        self._shown: dict[str, tuple[list[Any], Decision, int]] = {}
         self._contents: set[str] = {item.packet.content for item in trace.said}
         self._bases: list[int] = []
         self._texts: list[tuple[str, list[Any]]] = []
@@ -370,8 +372,8 @@ class _Writer:
             base = keeper.text(item.packet.content)
             self._bases.append(base)
             self._contents.add(item.packet.content)
-            refs = self._refs[id(item)] = self._split(item.rendered, item.packet.content, base)
-            self._shown[item.rendered + "\n"] = [*refs, keeper.text("\n")], base
+            refs = self._refs[id(item)] = self._split(item.rendered, item, base)
+            self._shown[item.rendered + "\n"] = [*refs, keeper.text("\n")], item, base
         for body, _, result in trace.shortened.entries:
             if result:
                 keeper.copy(keeper.text(body), keeper.text(result[0]))
@@ -380,33 +382,37 @@ class _Writer:
                 if result and body in packet.content:
                     keeper.copy(keeper.text(packet.content), keeper.text(result[0]))
 
-    def _split(self, shown: str, content: str, base: int) -> list[Any]:
+    def _split(self, shown: str, item: Decision, base: int) -> list[Any]:
         """Return what a packet shows as its own text, or a part of it, with what stands around."""
+        content = item.packet.content
         if shown == content:
             return [base]
         if content and not (self._keeper.redacts or self._keeper.blank):
             at = shown.find(content)
             if at >= 0:
-                return [*self._around(shown[:at], base), base, *self._around(shown[at + len(content) :], base)]
+                return [
+                    *self._around(shown[:at], item, base),
+                    base,
+                    *self._around(shown[at + len(content) :], item, base),
+                ]
             for start in (0, shown.find(": ") + 2, shown.find("\n") + 1):
                 for end in (len(shown), shown.rfind("\n")):
                     part = shown[start:end]
                     at = content.find(part) if len(part) > len(shown) // 2 else -1
                     if at >= 0:
-                        before, after = shown[:start], shown[end:]
-                        return [
-                            *self._around(before, base), [base, at, at + len(part)], *self._around(after, base)
-                        ]  # fmt: skip
+                        before = self._around(shown[:start], item, base)
+                        return [*before, [base, at, at + len(part)], *self._around(shown[end:], item, base)]
         copy = self._keeper.text(shown)
         self._keeper.copy(base, copy)
         return [copy]
 
-    def _around(self, text: str, base: int) -> list[int]:
+    def _around(self, text: str, item: Decision, base: int) -> list[int]:
         """Return the ref of a label or marker; a citation says something of its packet, and goes with it."""
         if not text:
             return []
         found = self._keeper.text(text)
-        if text.startswith("["):
+        cite = item.packet.meta.get("cite")
+        if cite and single_line(str(cite)) in text:
             self._keeper.copy(base, found)
         return [found]
 
@@ -425,8 +431,8 @@ class _Writer:
         rest, label = text, ""
         for _ in range(3):
             if rest in self._shown:
-                refs, base = self._shown[rest]
-                return [*self._around(label, base), *refs]
+                refs, item, base = self._shown[rest]
+                return [*self._around(label, item, base), *refs]
             line, _, rest = rest.partition("\n")
             label += line + "\n"
         return [self._keeper.text(text)]

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ctx_vector.errors import StoreError
-from ctx_vector.escaping import escape, normalise
+from ctx_vector.escaping import escape, normalise, single_line
 from ctx_vector.packets import Origin
 from ctx_vector.store import IDENTITY, LOCK_SECONDS, Store, get_meta, set_meta
 
@@ -41,6 +41,8 @@ KIND: Final = "audit"
 PURGED: Final = "(purged)"
 #: States of a content: as it was, without its text, with "(purged)" in place of a part.
 WHOLE, GONE, PARTLY = 0, 1, 2
+#: Fields of a config that hold texts; all others hold names and numbers.
+FREE_TEXT: Final = ("output_instructions", "reminder")
 _LEAST_COPY: Final = 8  # characters of a text that is looked for inside other texts; of Chinese half as many
 _PURGES_KEPT: Final = 30 * 86400.0
 _AUDITS: Final = "audits"
@@ -309,18 +311,20 @@ def _purge_copies(conn: sqlite3.Connection, texts: Iterable[str]) -> Iterator[in
                 text = text.replace(form, PURGED)
         return text
 
-    def changed(select: str) -> list[tuple[str, int]]:
+    def changed(select: str) -> list[tuple[str, int]]:  # JSON may become none: who reads it takes that for nothing
         return [(new, id_) for id_, old in conn.execute(select) if (new := clean(old)) != old]
 
     contents = changed("SELECT id, text FROM contents WHERE state != 1")
     conn.executemany(f"UPDATE contents SET text = ?, state = {PARTLY}, hash = randomblob(16) WHERE id = ?", contents)
-    for table, column, again in (
-        ("packets", "metadata", ", hash = randomblob(16)"),
-        ("configs", "config", ", hash = randomblob(16)"),
-        ("feedback", "note", ""),
-    ):
-        found = changed(f"SELECT id, {column} FROM {table}")
-        conn.executemany(f"UPDATE {table} SET {column} = ?{again} WHERE id = ?", found)
+    found = changed("SELECT id, metadata FROM packets")
+    conn.executemany("UPDATE packets SET metadata = ?, hash = randomblob(16) WHERE id = ?", found)
+    conn.executemany("UPDATE feedback SET note = ? WHERE id = ?", changed("SELECT id, note FROM feedback"))
+    for id_, text in conn.execute("SELECT id, config FROM configs").fetchall():
+        config = json.loads(text)
+        config |= {name: clean(config[name]) for name in FREE_TEXT if config.get(name)}
+        new = json.dumps(config, ensure_ascii=False)
+        if new != text:
+            conn.execute("UPDATE configs SET config = ?, hash = randomblob(16) WHERE id = ?", (new, id_))
     yield from (id_ for _, id_ in contents)
 
 
@@ -333,7 +337,7 @@ def _forms(text: str) -> set[str]:
     if len(bare) + sum(char >= "\u2e80" for char in bare) < _LEAST_COPY:
         return set()
     shown = normalise(bare)
-    forms = {bare, shown, escape(shown), escape(shown, ())}
+    forms = {bare, shown, escape(shown), escape(shown, ()), single_line(shown)}
     return forms | {json.dumps(form, ensure_ascii=False)[1:-1] for form in forms}
 
 

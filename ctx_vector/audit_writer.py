@@ -41,6 +41,11 @@ _GATHER_SECONDS: Final = 0.2  # a build waits so long for others, unless somebod
 _FIRST_RETRY: Final = 0.25
 _LAST_RETRY: Final = 30.0
 _ROTATE_SECONDS: Final = 60.0
+# what a build can raise that is at fault itself: it was recorded before, or somebody put into it what cannot be stored
+_ITS_OWN: Final = (
+    sqlite3.IntegrityError, sqlite3.ProgrammingError, sqlite3.InterfaceError, sqlite3.DataError,
+    CtxVectorError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError,
+)  # fmt: skip
 
 log = logging.getLogger("ctx_vector.audit")
 
@@ -262,12 +267,8 @@ class Writer:
                     known = ", ".join(columns)
                     marks = ", ".join("?" * len(columns))
                     conn.execute(f"INSERT INTO context_logs ({known}) VALUES ({marks})", tuple(columns.values()))
-                except sqlite3.IntegrityError as error:
-                    log.warning("a build is not recorded: %s", error)  # the same build twice
-                    failed += 1
-                except (CtxVectorError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-                    # a build that cannot be written must not keep all others from being written
-                    log.warning("a build is not recorded: %s: %s", type(error).__name__, error, exc_info=True)
+                except _ITS_OWN as error:  # a build that cannot be written must not keep the others from being written
+                    log.warning("a build is not recorded: %s: %s", type(error).__name__, error)
                     failed += 1
                 else:
                     written.append((entry, columns))

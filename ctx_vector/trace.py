@@ -251,7 +251,9 @@ def load(values: Mapping[str, Any], config: ContextConfig, shelf: Shelf) -> Trac
             name: tuple(value) if isinstance(value, list) else value for name, value in (rest or [{}])[0].items()
         }
         if "tool" in more:
-            more["tool"] = ToolDefinition(**(parsed(text(more["tool"])) or {"name": "purged"}))
+            more["tool"] = ToolDefinition(
+                **{"name": "", **known_fields(ToolDefinition, parsed(text(more["tool"]), {}))}
+            )
         candidates.append(Candidate(own, source, rank, message=message, **more))
     return Trace(
         text(values["query"]),
@@ -281,18 +283,32 @@ def load(values: Mapping[str, Any], config: ContextConfig, shelf: Shelf) -> Trac
             (text(body), room, (text(result[0]), result[1]) if result else None)
             for body, room, result in values["shortened"]
         ),
-        {name: parsed(text(value)) for name, value in values["given"].items()},
+        {name: _value(text(value)) for name, value in values["given"].items()},
         dict(values["facts"]),
         values["started"],
     )
 
 
-def parsed(text: str) -> Any:
-    """Return the value of a JSON text that was kept; an empty mapping when it was purged."""
+def parsed(text: str, nothing: Any) -> Any:
+    """Return the value of a JSON text that was kept; `nothing` when a purge has left no JSON of that type."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return nothing
+    return value if isinstance(value, type(nothing)) else nothing
+
+
+def _value(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
-        return {}
+        return None
+
+
+def known_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those values that are fields of a dataclass: a purge may have hit a name."""
+    names = {item.name for item in fields(kind)}
+    return {name: value for name, value in values.items() if name in names}
 
 
 def _dump_said(item: Said, pool: Pool) -> list[Any]:
@@ -318,7 +334,7 @@ def _part(part: Any) -> Any:
 
 def _load_said(values: Sequence[Any], shelf: Shelf) -> Said:
     role, content, stamp, more = (*values, None, None)[:4]
-    given = parsed(shelf.text(more)) if more is not None else {}
+    given = known_fields(Message, parsed(shelf.text(more), {})) if more is not None else {}
     if content is not None:
         given["content"] = shelf.text(content)
     return said_of(Message(given.pop("content", None), role, stamp, **given))
