@@ -28,7 +28,7 @@ from ctx_vector.history import History, Listener, plan_history, roll_summary
 from ctx_vector.inputs import Given, Inputs, read_inputs, retrieval_specs
 from ctx_vector.layers import Layers
 from ctx_vector.layout import ROLE
-from ctx_vector.live_sources import LiveSources
+from ctx_vector.live_sources import LiveSources, check_system
 from ctx_vector.packets import BuiltContext
 from ctx_vector.ranking import rank
 from ctx_vector.record import make_record, report
@@ -43,6 +43,7 @@ from ctx_vector.trace import Trace
 
 if TYPE_CHECKING:
     from ctx_vector.audit import AuditLog
+    from ctx_vector.settings import Settings
     from ctx_vector.stages import Encoder, Scorer
 
 
@@ -147,9 +148,63 @@ class ContextBuilder:
             )
         self._use(shared, config or ContextConfig())
 
-    def _use(self, shared: _Shared, config: ContextConfig) -> None:
+    @classmethod
+    def from_config(
+        cls,
+        path: str | os.PathLike[str] | Settings,
+        *,
+        scope: str | None = None,
+        allow_python: bool = False,
+        **replacements: Any,
+    ) -> ContextBuilder:
+        """Return a builder as a YAML file says: model, budget, sources, context (see `settings`).
+
+        With `scope` every source has to carry that scope, or `shared`. `allow_python` lets the file name functions to
+        call. `replacements` are arguments of the constructor, such as `encoder` or `rag_tool`. Builds are recorded in
+        the file of the settings, unless they say otherwise. Two builders share nothing else, also if they come from one
+        file.
+
+        Raises ConfigError with every problem of the file, and for rules of the layer system that are over its share.
+        """
+        from ctx_vector.settings import load_settings
+
+        if isinstance(path, (str, os.PathLike)):
+            settings = load_settings(path, scope=scope, allow_python=allow_python)
+        else:
+            settings = path
+        arguments = {
+            "sources": settings.sources,
+            "config": settings.config,
+            "budget_ratio": settings.shares,
+            "model_max_tokens": settings.model_max_tokens,
+            "output_reserve_ratio": settings.output_reserve_ratio,
+            "scope": settings.scope,
+            "base_dir": settings.base_dir,
+        }
+        if settings.audit.enabled and "audit" not in replacements:
+            from ctx_vector.audit import AuditLog
+
+            kept = settings.audit
+            arguments["audit"] = AuditLog(kept.path, max_age=kept.max_age, max_size=kept.max_size)
+        builder = cls(**{**arguments, **replacements, "allow_python": allow_python})
+        if "config" not in replacements:
+            builder._use(builder._shared, settings.config, limited=True)
+        builder.check_system()
+        return builder
+
+    def check_system(self) -> None:
+        """Raise ConfigError when the files of the layer system are over its share: the layer is never cut."""
+        live, layers = self._shared.live, self._shared.layers
+        if live is not None and layers is not None:
+            share = int(self.config.max_tokens * layers.shares.system)
+            if problems := check_system(live.system_tokens(self.counter.count), share):
+                raise ConfigError(problems)
+
+    def _use(self, shared: _Shared, config: ContextConfig, *, limited: bool = False) -> None:
+        """Take a config; `limited` says that its `max_tokens` is the limit, even if it is the default."""
         if shared.layers is not None:
-            config = _layered(config, self.model_max_tokens, self._output_reserve_ratio)
+            window = None if limited else self.model_max_tokens
+            config = _layered(config, window, self._output_reserve_ratio)
         _refuse_planned(config)
         self.config = config
         self._config_hash = config.hash

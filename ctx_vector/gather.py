@@ -21,6 +21,7 @@ from typing import Any, Final
 from ctx_vector.errors import InputError
 from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket, as_utc
 from ctx_vector.stages import Request
+from ctx_vector.versions import supersede
 
 _log = logging.getLogger("ctx_vector.gather")
 
@@ -119,7 +120,9 @@ def is_error_text(text: str) -> bool:
 
 
 def gather(specs: Sequence[SourceSpec], request: Request) -> Gathered:
-    """Ask all sources and return their candidates in the order of `specs`."""
+    """Ask all sources and return their candidates in the order of `specs`; of several versions of a document only the
+    newest has no reason to be dropped.
+    """
     gathered = Gathered()
     answers = [_Answer(spec, request) for spec in specs]
     for answer in answers:
@@ -130,6 +133,7 @@ def gather(specs: Sequence[SourceSpec], request: Request) -> Gathered:
         for fault in faults:
             _log.warning("source %s: %s: %s", fault.source, fault.reason, fault.detail)
         gathered.faults += faults
+    gathered.candidates = supersede(gathered.candidates)
     return gathered
 
 

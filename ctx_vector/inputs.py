@@ -72,7 +72,7 @@ def read_inputs(
     listener: Listener,
     given: Given,
 ) -> Inputs:
-    """Check the arguments of `ContextBuilder.assemble`; a blank query asks none of `retrieval`.
+    """Check the arguments of `ContextBuilder.assemble`; `retrieval` is asked after the caller's own.
 
     Reads the clock when `now` is None. Raises InputError naming the argument that is wrong.
     """
@@ -98,8 +98,7 @@ def read_inputs(
     if given.agent_outputs:
         outputs = _named(given.agent_outputs, "agent", lambda value: value)
         specs.append(SourceSpec("agent_outputs", TYPE_AGENT, lambda _: outputs, layer="agents"))
-    if query.strip():
-        specs += retrieval
+    specs += retrieval
     roles = {item.message.role for item in said}
     roles |= {str(packet.meta["role"]) for packet in own if packet.meta.get("role")}
     request = Request(query, moment, given.session_id, config.knowledge_limit, config.knowledge_min_score)

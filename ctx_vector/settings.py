@@ -24,56 +24,35 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
+from ctx_vector.audit import size_of
+from ctx_vector.audit_stats import span_of
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.plain_yaml import MOST_CHARS, REFUSED, PlainYaml, read_yaml
 from ctx_vector.rules import MOST_TOKENS, Rule, nearest, number, shown, typed
 from ctx_vector.scoring import make_scorer
 from ctx_vector.source_loaders import check_loader, rooted
-from ctx_vector.sources import SHARED, LayerShares, SourceConfig, check_sources, read_expiry
+from ctx_vector.sources import SHARED, LayerShares, SourceConfig, check_sources
 
 T = TypeVar("T")
 Where = tuple[str | int, ...]
 
 AUDIT_PATH: Final = ".ctx_vector/audit.sqlite3"
-_SIZE: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?)\s*([kMGT]?)B?", re.I)
-_BYTES: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-
-
-def read_size(value: Any) -> int | None:
-    """Return bytes from an integer, or a text such as ``500MB``. Raises InputError naming the value."""
-    if value is None:
-        return None
-    size = 0.0
-    if isinstance(value, int) and not isinstance(value, bool):
-        size = min(value, 10**18)
-    elif isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
-        size = float(match[1]) * _BYTES[match[2].lower()]
-    if size < 1:
-        raise InputError(f"expected a number of bytes, such as 500MB, got {shown(value)}")
-    return int(size)
-
-
-def read_age(value: Any) -> timedelta | None:
-    """Return a duration from a text such as ``90d``, or a number of seconds. Raises InputError naming the value."""
-    try:
-        found = read_expiry(value)
-        if found is None or isinstance(found, timedelta):
-            return found
-    except InputError:
-        pass
-    raise InputError(f"expected a duration such as 12h or 90d, got {shown(value)}")
 
 
 def _read_by(read: Callable[[Any], object], kind: list[str]) -> Rule:
     def check(value: Any) -> str | None:
         try:
             read(value)
-        except InputError as error:
-            return str(error)
+        except (InputError, OverflowError) as error:
+            return str(error).partition(": ")[2] or str(error)
         return None
 
     return Rule(check, {"type": kind})
+
+
+def _age(value: Any) -> timedelta | None:
+    return span_of(value, "max_age")
 
 
 _TEXT: Final = typed((str, type(None)), "a text")
@@ -90,8 +69,8 @@ AUDIT_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
     {
         "path": _TEXT,
         "enabled": typed(bool, "True or False"),
-        "max_age": _read_by(read_age, ["string", "number", "null"]),
-        "max_size": _read_by(read_size, ["string", "integer", "null"]),
+        "max_age": _read_by(_age, ["string", "number", "null"]),
+        "max_size": _read_by(size_of, ["string", "number", "null"]),
     }
 )
 SECTIONS: Final = ("model", "budget", "sources", "context", "audit", "base_dir")
@@ -348,7 +327,7 @@ class _Check:
             self._add(("audit", "path"), str(error))
             return None
         return AuditSettings(
-            path, values.get("enabled", True), read_age(values.get("max_age")), read_size(values.get("max_size"))
+            path, values.get("enabled", True), _age(values.get("max_age")), size_of(values.get("max_size"))
         )
 
 

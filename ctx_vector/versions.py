@@ -77,7 +77,11 @@ def supersede(candidates: Sequence[Candidate]) -> list[Candidate]:
     for at, candidate in enumerate(candidates):
         meta = candidate.packet.meta
         document = document_of(meta)
-        if candidate.source == "custom" or candidate.reason not in ("", "expired", "superseded"):
+        if (
+            candidate.source == "custom"
+            or candidate.message is not None
+            or candidate.reason not in ("", "expired", "superseded")
+        ):
             continue
         if document is not None:
             groups.setdefault((document,), []).append(at)

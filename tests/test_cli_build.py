@@ -157,10 +157,17 @@ def test_a_config_in_every_format(name: str, text: str, tmp_path: Path):
 
 
 def test_a_wrong_config_tells_all_its_faults(tmp_path: Path):
-    text = "context:\n  max_tokens: -1\n  stratgy: cosine\n  min_relevance: 2\nsources: {}\n"
+    text = "context:\n  max_tokens: -1\n  stratgy: cosine\n  min_relevance: 2\nsourcs: {}\nmodel: 3\n"
     message = bad(call("build", "q", "--no-kb", "--config", text_file(tmp_path, "c.yaml", text), "--fill", "sometimes"))
-    assert message.startswith("5 configuration problems: ")
-    for part in ("sources: ", "max_tokens: expected", "did you mean 'strategy'", "min_relevance: ", "fill: expected"):
+    assert message.startswith("6 configuration problems: ")
+    for part in (
+        "sourcs (line 5): unknown section",
+        "model (line 6): ",
+        "max_tokens (line 2): expected",
+        "did you mean 'strategy'",
+        "min_relevance (line 4): ",
+        "fill: expected",
+    ):
         assert part in message
     for name, text, part in (
         ("c.yaml", "a: [1", "is no valid YAML"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctx_vector.cli.common import DEFAULT_KB, UsageError, held_warnings, open_encoder, open_kb, print_json, used_kb
+from ctx_vector.cli.config import AllowPython, Scope
 from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
 from ctx_vector.cli.options import Model, guarded
 
@@ -49,8 +50,12 @@ def build(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option("--config", metavar="FILE", help="YAML, TOML or JSON with fields of ContextConfig."),
+        typer.Option(
+            "--config", metavar="FILE", help="Settings in YAML, or YAML, TOML or JSON with fields of ContextConfig."
+        ),
     ] = None,
+    scope: Scope = None,
+    allow_python: AllowPython = False,
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", metavar="N", help="Size of the whole context.  [default: 3000]")
     ] = None,
@@ -86,31 +91,36 @@ def build(
       ctx-vector build "How do I reduce the memory usage of Pandas?" --kb kb --explain
       ctx-vector build "如何优化Pandas的内存占用？" --kb kb --history chat.jsonl --max-tokens 1500
       ctx-vector build "Which format should she use?" --memory memory --user ada
+      ctx-vector build "还能退货吗？" --config context.yaml --scope agent_a
     """
-    from ctx_vector.cli.inputs import read_config, read_documents, read_history, read_state, text_argument
+    from ctx_vector.cli import inputs
 
     form = "json" if json else format
     if form not in _FORMATS:
         raise UsageError(f"--format: expected one of {', '.join(_FORMATS)}, got {format!r}")
-    folder = used_kb(kb, no_kb)
-    changes = {
-        "max_tokens": max_tokens,
-        "strategy": strategy,
-        "fill": fill,
-        "locale": locale,
-        "citations": citations,
-    }
-    chosen = read_config(config, changes)
+    sized: dict[str, Any] = {}
+    changes = {"strategy": strategy, "fill": fill, "locale": locale, "citations": citations}
+    chosen: Any = None
+    if config is not None and inputs.is_settings(config):
+        chosen = inputs.read_settings(config, changes, scope, allow_python)
+        folder = used_kb(kb, no_kb or kb is None)  # the file says what is searched
+        sized = {"max_tokens": max_tokens}
+    elif scope is not None or allow_python:
+        raise UsageError("--scope and --allow-python: only with --config and a file that has sources")
+    else:
+        chosen = inputs.read_config(config, {**changes, "max_tokens": max_tokens})
+        folder = used_kb(kb, no_kb)
     given: dict[str, Any] = {
-        "conversation_history": read_history(history),
-        "system_instructions": text_argument(system, "--system"),
-        "state": read_state(state),
+        "conversation_history": inputs.read_history(history),
+        "system_instructions": inputs.text_argument(system, "--system"),
+        "state": inputs.read_state(state),
         "now": now,
+        **sized,
     }
     with ExitStack() as stack:
         recalls = (memory, user or "default") if memory is not None or user is not None else None
-        builder = _builder(stack, chosen, folder, model, recalls)
-        given["documents"] = read_documents(document or (), builder.counter)
+        builder = _builder(stack, chosen, folder, model, recalls, allow_python)
+        given["documents"] = inputs.read_documents(document or (), builder.counter)
         held = stack.enter_context(held_warnings())
         built = builder.assemble(query, **given)
         if explain and form != "json":
@@ -123,25 +133,36 @@ def build(
 
 
 def _builder(
-    stack: ExitStack, config: Any, folder: str | None, model: str | None, recalls: tuple[str | None, str] | None
+    stack: ExitStack,
+    chosen: Any,
+    folder: str | None,
+    model: str | None,
+    recalls: tuple[str | None, str] | None,
+    allow_python: bool,
 ) -> Any:
+    """Return the builder of a ContextConfig, or of Settings, with the tools that the options ask for."""
     from ctx_vector.builder import ContextBuilder
+    from ctx_vector.config import ContextConfig
 
+    plain = isinstance(chosen, ContextConfig)
+    config = chosen if plain else chosen.config
     ContextBuilder(config=config)  # refuses what is not built yet before a model is loaded
-    if folder is None and recalls is None:
-        needed = config.strategy not in ("jaccard", "bm25")
-        return ContextBuilder(config=config, encoder=open_encoder(model) if needed else None)
-    from ctx_vector.tools import MemoryTool, RAGTool
-
     tools: dict[str, Any] = {}
     if folder is not None:
+        from ctx_vector.tools import RAGTool
+
         kb = stack.enter_context(open_kb(folder, model))
-        tools["rag_tool"] = RAGTool(knowledge=kb)
-    encoder = kb.encoder if folder is not None else open_encoder(model)
+        tools = {"rag_tool": RAGTool(knowledge=kb), "encoder": kb.encoder}
+    elif recalls is not None or not plain or config.strategy not in ("jaccard", "bm25"):
+        tools["encoder"] = open_encoder(model)
     if recalls is not None:
-        kept = stack.enter_context(open_memory(*recalls, encoder=memory_encoder(encoder, model)))
+        from ctx_vector.tools import MemoryTool
+
+        kept = stack.enter_context(open_memory(*recalls, encoder=memory_encoder(tools["encoder"], model)))
         tools["memory_tool"] = MemoryTool(memory=kept)
-    return ContextBuilder(config=config, encoder=encoder, **tools)
+    if plain:
+        return ContextBuilder(config=config, **tools)
+    return ContextBuilder.from_config(chosen, allow_python=allow_python, **tools)
 
 
 def _print(built: BuiltContext, form: str) -> None:

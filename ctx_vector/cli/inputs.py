@@ -12,6 +12,7 @@ from ctx_vector.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from ctx_vector.config import ContextConfig
+    from ctx_vector.settings import Settings
     from ctx_vector.tokens import TokenCounter
 
 _PASSAGE_TOKENS: Final = 360  # of a --document; well inside the encoder's window in any language
@@ -92,28 +93,54 @@ def read_config(path: str | None, changes: Mapping[str, Any]) -> ContextConfig:
     """
     from ctx_vector.config import ContextConfig
 
-    problems: list[str] = []
     values: Mapping[str, Any] = {}
     if path is not None:
         values = _parsed(path)
         if "context" in values:
-            problems = [
-                f"{key}: only what is under 'context' is read so far; leave it out"
-                for key in values
-                if key != "context"
-            ]
+            others = [key for key in values if key != "context"]
+            if others:
+                raise InputError(f"--config: {path}: {', '.join(others)}: expected under 'context', as the others are")
             values = values["context"] or {}
             if not isinstance(values, Mapping):
                 raise InputError(f"--config: {path}: context: expected a mapping, got {values!r:.60}")
+    return ContextConfig.from_dict({**values, **{key: value for key, value in changes.items() if value is not None}})
+
+
+def is_settings(path: str | None) -> bool:
+    """Return whether a file says more than a configuration: sources, a budget, a model, an audit or a base folder."""
+    from ctx_vector.plain_yaml import read_yaml
+    from ctx_vector.settings import SECTIONS
+
+    if path is None or Path(path).suffix.lower() not in (".yaml", ".yml"):
+        return False
     try:
-        config = ContextConfig.from_dict(
-            {**values, **{key: value for key, value in changes.items() if value is not None}}
-        )
+        value = read_yaml(read_text(path, "--config")).value
+    except InputError:
+        return False  # told when it is read
+    return isinstance(value, Mapping) and bool(set(value) & (set(SECTIONS) - {"context"}))
+
+
+def read_settings(path: str, changes: Mapping[str, Any], scope: str | None, allow_python: bool) -> Settings:
+    """Return the settings of a YAML file, with `changes` of its context on top. Raises ConfigError with all faults."""
+    from dataclasses import replace
+
+    from ctx_vector.config import ContextConfig
+    from ctx_vector.settings import load_settings
+
+    given = {key: value for key, value in changes.items() if value is not None}
+    problems: list[str] = []
+    settings = None
+    try:
+        settings = load_settings(path, scope=scope, allow_python=allow_python)
     except ConfigError as error:
-        raise ConfigError([*problems, *error.problems]) from None
-    if problems:
+        problems += error.problems
+    try:
+        ContextConfig.from_dict(given)
+    except ConfigError as error:
+        problems += error.problems
+    if settings is None or problems:
         raise ConfigError(problems)
-    return config
+    return replace(settings, config=settings.config.with_(**given))
 
 
 def _parsed(path: str) -> Mapping[str, Any]:
@@ -130,7 +157,7 @@ def _parsed(path: str) -> Mapping[str, Any]:
             found = _yaml(text)
         else:
             raise InputError(f"--config: expected a .yaml, .toml or .json file, got {path}")
-    except InputError:
+    except (InputError, ConfigError):
         raise
     except ValueError as error:
         raise InputError(f"--config: {path} is no valid {suffix[1:].upper() or 'YAML'}: {error}") from None
@@ -142,12 +169,15 @@ def _parsed(path: str) -> Mapping[str, Any]:
 
 
 def _yaml(text: str) -> Any:
-    import yaml
+    from ctx_vector.plain_yaml import read_yaml
 
     try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        found = read_yaml(text)
+    except InputError as error:
         raise ValueError(str(error)) from None
+    if found.problems:
+        raise ConfigError(found.problems)
+    return found.value
 
 
 def read_documents(paths: Sequence[str], counter: TokenCounter) -> list[dict[str, Any]]:
