@@ -12,7 +12,6 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from ctx_vector.errors import InputError
 from ctx_vector.escaping import escape, normalise, single_line
 from ctx_vector.hits import Hit
 from ctx_vector.memory_hits import MemoryHit
@@ -265,12 +264,3 @@ def sentence(tool: str, errors: Sequence[Any]) -> str:
         got = "" if error["type"] == "missing" else f", got {error['input']!r:.80}"
         parts.append(f"{where}: {said}{got}")
     return f"{tool}: {'; '.join(parts)}"
-
-
-def no_build(build_id: str, known: Sequence[str]) -> InputError:
-    """Return the error for a build that is not known (any more)."""
-    if not known:
-        return InputError("build_id: nothing was built yet; call build_context first")
-    return InputError(
-        f"build_id: no build {single_line(build_id)[:80]!r} is kept (any more); the last are {', '.join(known[:5])}"
-    )

@@ -31,8 +31,10 @@ except ModuleNotFoundError as error:
     raise OptionalDependencyError("the MCP server", "mcp") from None
 
 from ctx_vector import __version__
+from ctx_vector.audit import AuditLog
 from ctx_vector.config import ContextConfig
 from ctx_vector.knowledge import KnowledgeBase
+from ctx_vector.mcp_builds import Builds
 from ctx_vector.mcp_replies import sentence
 from ctx_vector.mcp_tools import Tools
 from ctx_vector.memory import Memory
@@ -87,12 +89,14 @@ def make_server(
     memory: Memory | None = None,
     roots: Iterable[str | os.PathLike[str]] = (),
     config: ContextConfig | None = None,
+    audit: AuditLog | None = None,
     keep_builds: int = KEEP_BUILDS,
 ) -> ContextServer:
     """Return a server over these; it opens and closes none of them.
 
-    Only what lies in the folders `roots` may be indexed. Without `memory` the tools of memory say so. The last
-    `keep_builds` builds can be explained. Raises InputError for a root that is no folder.
+    Only what lies in the folders `roots` may be indexed. Without `memory` the tools of memory say so. With an `audit`
+    every build it has can be explained, without one the last `keep_builds` of this server. Raises InputError for a root
+    that is no folder.
     """
     server = ContextServer(
         NAME,
@@ -102,7 +106,8 @@ def make_server(
         version=__version__,
         log_level="WARNING",
     )
-    tools = Tools(knowledge, memory, roots, config or ContextConfig(citations=True), keep_builds)
+    builds = Builds(audit, keep_builds)
+    tools = Tools(knowledge, memory, roots, config or ContextConfig(citations=True), builds)
     look = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     grow = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
     lose = ToolAnnotations(read_only_hint=False, destructive_hint=True, idempotent_hint=False, open_world_hint=False)

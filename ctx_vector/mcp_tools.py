@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,9 +26,9 @@ from ctx_vector.builder import ContextBuilder
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import CtxVectorError, InputError
 from ctx_vector.knowledge import KnowledgeBase
+from ctx_vector.mcp_builds import Builds, summary
 from ctx_vector.mcp_replies import Document, HistoryMessage
 from ctx_vector.memory import Memory
-from ctx_vector.packets import BuiltContext
 from ctx_vector.sync_report import Progress, SyncReport
 from ctx_vector.tools import MemoryTool, RAGTool
 
@@ -53,7 +52,7 @@ class Tools:
         memory: Memory | None,
         roots: Iterable[str | os.PathLike[str]],
         config: ContextConfig,
-        keep_builds: int,
+        builds: Builds,
     ) -> None:
         self._knowledge = knowledge
         self._memory = memory
@@ -62,10 +61,9 @@ class Tools:
             rag_tool=RAGTool(knowledge=knowledge),
             memory_tool=MemoryTool(memory=memory) if memory is not None else None,
             config=config,
+            audit=builds.audit,
         )
-        self._builds: OrderedDict[str, BuiltContext] = OrderedDict()
-        self._most = keep_builds
-        self._lock = threading.Lock()
+        self._builds = builds
 
     # -- contexts ----------------------------------------------------------------------------------------------------
 
@@ -106,10 +104,7 @@ class Tools:
             state=state or None,
             max_tokens=max_tokens,
         )
-        with self._lock:
-            self._builds[built.meta["build_id"]] = built
-            while len(self._builds) > self._most:
-                self._builds.popitem(last=False)
+        self._builds.add(built)
         reply = mcp_replies.BuildReply.of(built)
         return _answer(reply, reply.text, reply.note())
 
@@ -123,16 +118,8 @@ class Tools:
 
         说明最近一次构建中每个候选为何保留或丢弃。
         """
-        reply = mcp_replies.ExplainReply.of(self._build(build_id))
+        reply = mcp_replies.ExplainReply.of(self._builds.get(build_id))
         return _answer(reply, reply.text())
-
-    def _build(self, build_id: str) -> BuiltContext:
-        with self._lock:
-            known = list(reversed(self._builds))
-            found = self._builds.get(build_id or (known[0] if known else ""))
-        if found is None:
-            raise mcp_replies.no_build(build_id, known)
-        return found
 
     # -- knowledge ---------------------------------------------------------------------------------------------------
 
@@ -256,6 +243,7 @@ class Tools:
         wanted = list(dict.fromkeys(str(memory.get(id_).id) for id_ in memory_ids))
         for id_ in wanted:
             memory.remove(id_)
+        self._builds.forget(wanted)
         return _answer(mcp_replies.ForgetReply(forgotten=wanted), f"forgotten: {', '.join(wanted)}")
 
     def _kept(self) -> Memory:
@@ -281,16 +269,14 @@ class Tools:
 
     def recent_builds(self) -> str:
         """Return a line of figures for each build as JSON."""
-        with self._lock:
-            builds = list(reversed(self._builds.values()))
-        return _as_json(lambda: [_summary(built) for built in builds])
+        return _as_json(self._builds.recent)
 
     def one_build(self, build_id: str) -> str:
         """Return a build as JSON."""
 
         def record() -> Mapping[str, Any]:
-            built = self._build(build_id)
-            return {**_summary(built), "text": built.text, "candidates": built.explain()}
+            built = self._builds.get(build_id)
+            return {**summary(built), "text": built.text, "candidates": built.explain()}
 
         return _as_json(record)
 
@@ -305,11 +291,6 @@ def _as_json(read: Callable[[], Any]) -> str:
         return json.dumps(read(), ensure_ascii=False, indent=1)
     except CtxVectorError as error:
         raise ResourceError(str(error)) from error
-
-
-def _summary(built: BuiltContext) -> dict[str, Any]:
-    reply = mcp_replies.BuildReply.of(built).model_dump(exclude={"text"})
-    return {**reply, "query": built.query, "time": built.meta["now"], "model": built.meta["model"]}
 
 
 def _as_document(item: Document) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import pytest
 LAYERS = {
     "faces": """
         __main__ cli
-        mcp_server mcp_http mcp_tools mcp_replies inspector adapters agent""",
+        mcp_server mcp_http mcp_tools mcp_replies mcp_builds inspector adapters agent""",
     "measuring": "experiments",
     "the package": "__init__",
     "assembly": """

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from pipeline_help import HashEncoder
 
 from ctx_vector import ContextConfig, KnowledgeBase, Memory
+from ctx_vector.audit import AuditLog
 from ctx_vector.cli.mcp_settings import PLACES, settings
 from ctx_vector.errors import InputError
 from ctx_vector.escaping import unescape
@@ -187,7 +188,7 @@ def test_every_tool_and_resource_works(connect: Connect):
         assert read[RESOURCES[2]][0]["query"] == "volcano"
         one = json.loads((await client.read_resource(f"ctx-vector://builds/{built['build_id']}")).contents[0].text)
         assert one["text"] == built["text"] and len(one["candidates"]) == len(told["candidates"])
-        with pytest.raises(MCPError, match="no build 'gone' is kept"):
+        with pytest.raises(MCPError, match="no build 'gone'"):
             await client.read_resource("ctx-vector://builds/gone")
 
         _, gone = await ask(client, "forget", memory_ids=[other["memory_id"], other["memory_id"]])
@@ -258,6 +259,45 @@ def test_without_a_memory_its_tools_say_so(tmp_path: Path, encoder):
             ]
 
         talk(lambda: Client(server), story)
+
+
+@pytest.mark.parametrize("audited", [False, True])
+def test_what_is_forgotten_is_in_no_build_either(tmp_path: Path, docs: Path, encoder, audited: bool):
+    async def story(client: Client) -> None:
+        _, said = await ask(client, "remember", content="Ada's secret garden is in Bern")
+        await ask(client, "build_context", query="Where is Ada's secret garden?")
+        _, last = await ask(client, "build_context", query="What is a volcano?", use_memory=False)
+        told, _ = await ask(client, "explain_build")
+        await ask(client, "forget", memory_ids=[said["memory_id"]])
+        kept = json.loads((await client.read_resource("ctx-vector://builds")).contents[0].text)
+        assert kept[0]["build_id"] == last["build_id"] and kept[0]["query"] == "What is a volcano?"
+        assert len(kept) == 1 + audited
+        for row in kept:
+            everything = (await client.read_resource(f"ctx-vector://builds/{row['build_id']}")).contents[0].text
+            assert "in Bern" not in everything and "in Bern" not in str(
+                await ask(client, "explain_build", **row_id(row))
+            )
+        assert (await ask(client, "explain_build"))[0] == told
+
+    def row_id(row: dict[str, Any]) -> dict[str, str]:
+        return {"build_id": row["build_id"]}
+
+    with ExitStack() as stack:
+        kb = stack.enter_context(KnowledgeBase(tmp_path / "kb", encoder))
+        memory = stack.enter_context(Memory(tmp_path / "memory", encoder=encoder))
+        audit = stack.enter_context(AuditLog(tmp_path / "audit.sqlite3")) if audited else None
+        talk(lambda: Client(make_server(knowledge=kb, memory=memory, audit=audit)), story)
+
+
+def test_builds_of_earlier_servers_are_in_the_audit(tmp_path: Path, docs: Path):
+    words = arguments(tmp_path)
+
+    def connect() -> Client:
+        return Client(StdioServerParameters(command=words[0], args=words[1:], env=environment(), cwd=str(ROOT)))
+
+    _, built = talk(connect, lambda client: ask(client, "build_context", query="火山？"))
+    _, told = talk(connect, lambda client: ask(client, "explain_build", build_id=built["build_id"][:8]))
+    assert told["build_id"] == built["build_id"] and told["query"] == "火山？"
 
 
 def test_the_record_of_builds_is_bounded(server: ContextServer):

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -21,6 +21,9 @@ from ctx_vector.cli.options import Model, guarded
 
 if TYPE_CHECKING:
     from ctx_vector.mcp_server import ContextServer
+
+_AUDIT_AGE: Final = "90d"
+_AUDIT_SIZE: Final = "1GB"
 
 
 @guarded
@@ -37,6 +40,12 @@ def mcp(
     memory: Folder = None,
     user: User = "default",
     no_memory: Annotated[bool, typer.Option("--no-memory", help="Keep no memories and recall none.")] = False,
+    no_audit: Annotated[
+        bool,
+        typer.Option(
+            "--no-audit", help="Do not record builds in audit.sqlite3 of --kb; only the last 50 are explained."
+        ),
+    ] = False,
     config: Annotated[
         str | None,
         typer.Option("--config", metavar="FILE", help="YAML, TOML or JSON with fields of ContextConfig."),
@@ -82,11 +91,13 @@ def mcp(
     if settings_for is not None:
         if settings_for not in PLACES:
             raise UsageError(f"--settings: expected one of {', '.join(PLACES)}, got {settings_for!r}")
-        given = _absolute(kb, root or [], None if no_memory else memory, user, no_memory, config, model)
-        out(settings(settings_for, given))
+        given = _absolute(kb, root or [], memory, user, no_memory, config, model)
+        out(settings(settings_for, given + ["--no-audit"] * no_audit))
         note(f"paste it into {PLACES[settings_for]}, and start the program again")
         return
     _quiet()
+    from ctx_vector.audit import FILE_NAME as AUDIT_FILE
+    from ctx_vector.audit import AuditLog
     from ctx_vector.cli.inputs import read_config, text_argument
     from ctx_vector.config import ContextConfig
     from ctx_vector.mcp_server import make_server
@@ -101,7 +112,11 @@ def mcp(
         if not no_memory:
             encoder = memory_encoder(knowledge.encoder, model)
             kept = stack.enter_context(open_memory(memory, user, create=True, encoder=encoder))
-        server = make_server(knowledge=knowledge, memory=kept, roots=root or (), config=chosen)
+        audit = None
+        if not no_audit:
+            audit = AuditLog(Path(kb) / AUDIT_FILE, max_age=_AUDIT_AGE, max_size=_AUDIT_SIZE)
+            stack.callback(audit.close)
+        server = make_server(knowledge=knowledge, memory=kept, roots=root or (), config=chosen, audit=audit)
         if http:
             from ctx_vector.mcp_http import serve_http
 
