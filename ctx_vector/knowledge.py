@@ -29,6 +29,7 @@ from ctx_vector.errors import InputError, StoreError
 from ctx_vector.filters import allowed_rows
 from ctx_vector.hits import Hit, hit_rows, make_hit, rank
 from ctx_vector.packets import as_utc
+from ctx_vector.staging import check_chunk_tokens
 from ctx_vector.store import Store
 from ctx_vector.views import FILE_ROWS, GRAPH_ROWS, View, load_view, refresh_files
 
@@ -52,7 +53,9 @@ class KnowledgeBase:
     """The documents in the folder `path`, which is made when absent (unless ``create=False``).
 
     `encoder` (default: `load_encoder()`, opened when first needed) has to be the one the vectors were made with; see
-    `reencode`. `keep_versions` versions, and the active one, can be rolled back to. A language with `file_rows`
+    `reencode`. `keep_versions` versions, and the active one, can be rolled back to. `chunk_tokens` is the size passages
+    are filled up to (model tokens, 32 to 480; 224 at first); the folder remembers it, and a change shows at the next
+    sync. A language with `file_rows`
     passages or more has its index in a file, from `graph_rows` on as an HNSW graph.
 
     Raises StoreError when the folder holds something else, or is damaged; SchemaError when a newer version of this
@@ -66,13 +69,16 @@ class KnowledgeBase:
         *,
         keep_versions: int = 10,
         create: bool = True,
+        chunk_tokens: int | None = None,
         file_rows: int = FILE_ROWS,
         graph_rows: int = GRAPH_ROWS,
     ) -> None:
         if keep_versions < 1:
             raise InputError(f"keep_versions: expected >= 1, got {keep_versions}")
+        check_chunk_tokens(chunk_tokens)
         self.path = Path(path)
         self.keep_versions = keep_versions
+        self._chunk_tokens = chunk_tokens
         file = self.path / FILE_NAME
         if not create and not file.exists():
             raise StoreError(
@@ -136,7 +142,7 @@ class KnowledgeBase:
         """
         from ctx_vector.sync import Indexer
 
-        indexer = Indexer(self._store, self.encoder, self.keep_versions, progress)
+        indexer = Indexer(self._store, self.encoder, self.keep_versions, progress, self._chunk_tokens)
         report = indexer.sync(paths, dry_run=dry_run, max_bytes=max_bytes)
         if not dry_run:
             self._refresh_files()
@@ -159,7 +165,7 @@ class KnowledgeBase:
         """
         from ctx_vector.sync import add_texts
 
-        report = add_texts(self._store, self.encoder, self.keep_versions, items)
+        report = add_texts(self._store, self.encoder, self.keep_versions, items, self._chunk_tokens)
         self._refresh_files()
         return report
 

@@ -20,7 +20,7 @@ from ctx_vector.calibration import language_of
 from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.errors import CtxVectorError, InputError, LoaderError
 from ctx_vector.packets import as_utc, clean_text
-from ctx_vector.store import Store
+from ctx_vector.store import Store, get_meta, set_meta
 
 if TYPE_CHECKING:
     from ctx_vector.chunking import Chunk
@@ -65,14 +65,21 @@ class Loaded:
 
 
 class Stager:
-    """Makes staged revisions in one store with one encoder. `recipe` says how, so that a change is noticed."""
+    """Makes staged revisions in one store with one encoder. `recipe` says how, so that a change is noticed.
 
-    def __init__(self, store: Store, encoder: Encoder) -> None:
+    `chunk_tokens` is the size passages are filled up to, in the encoder's tokens; what was given last holds for the
+    store from then on.
+    """
+
+    def __init__(self, store: Store, encoder: Encoder, chunk_tokens: int | None = None) -> None:
         self._store = store
         self._encoder = encoder
         self.cache = EncodingCache(store, encoder)
         self._most = min(_MOST_TOKENS, encoder.max_tokens)
-        self._target = min(_TARGET_TOKENS, self._most)
+        with store.read() as conn:
+            known = int(get_meta(conn, "chunk_tokens", _TARGET_TOKENS))
+        self._chosen = chunk_tokens if chunk_tokens not in (None, known) else None
+        self._target = min(self._chosen or known, self._most)
         self.recipe = f"{RECIPE}:{self._most}:{self._target}"
 
     def load_file(self, found: Found, seen_ns: int, max_bytes: int) -> Loaded:
@@ -135,6 +142,10 @@ class Stager:
 
     def encode(self, items: Iterable[Loaded], done: Callable[[int], None] | None = None) -> None:
         """Encode what no earlier run has encoded; `done` is told of every finished batch."""
+        if self._chosen is not None:
+            with self._store.write() as conn:
+                set_meta(conn, "chunk_tokens", self._chosen)
+            self._chosen = None
         texts: dict[bytes, str] = {}
         for item in items:
             texts.update(item.texts)
@@ -170,6 +181,12 @@ class Stager:
             metadata=document.metadata,
             chunks=(_row(passage, ids[passage.key]) for passage in item.passages),
         )
+
+
+def check_chunk_tokens(value: int | None) -> None:
+    """Raise InputError for a size of passages that is none."""
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 32 <= value <= _MOST_TOKENS):
+        raise InputError(f"chunk_tokens: expected a whole number from 32 to {_MOST_TOKENS}, got {value!r}")
 
 
 def _row(passage: Passage, encoding: int) -> catalog.NewChunk:

@@ -73,13 +73,18 @@ class Indexer:
     """Synchronises one store with files, using one encoder; `keep` versions are kept."""
 
     def __init__(
-        self, store: Store, encoder: Encoder, keep: int, progress: Callable[[Progress], None] | None = None
+        self,
+        store: Store,
+        encoder: Encoder,
+        keep: int,
+        progress: Callable[[Progress], None] | None = None,
+        chunk_tokens: int | None = None,
     ) -> None:
         self._store = store
         self._encoder = encoder
         self._keep = keep
         self._tell = progress
-        self._stager = Stager(store, encoder)
+        self._stager = Stager(store, encoder, chunk_tokens)
         self._cache: EncodingCache = self._stager.cache
         self._position = Progress(0, 0, 0, 0, 0, "")
         self._position_lock = threading.Lock()
@@ -286,12 +291,14 @@ class Indexer:
         )
 
 
-def add_texts(store: Store, encoder: Encoder, keep: int, items: Iterable[Mapping[str, Any]]) -> SyncReport:
+def add_texts(
+    store: Store, encoder: Encoder, keep: int, items: Iterable[Mapping[str, Any]], chunk_tokens: int | None = None
+) -> SyncReport:
     """Add or replace texts, all in one version; see `KnowledgeBase.add_texts`."""
     began = time.perf_counter()
     with store.read() as conn:
         check_model(conn, store, encoder)
-    stager = Stager(store, encoder)
+    stager = Stager(store, encoder, chunk_tokens)
     loaded = {item.document.source: item for item in map(stager.load_text, items)}
     while True:
         stager.encode(loaded.values())

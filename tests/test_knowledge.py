@@ -1063,3 +1063,35 @@ def test_search_ranks_xquad_like_the_encoder(name, least, tmp_path, encoder):
     found, raw = recall_at_1(name, None, None, tmp_path / "kb", encoder)
     assert raw >= least
     assert found >= raw - 0.005, (found, raw)
+
+
+# -- the size of passages ----------------------------------------------------------------------------------------------
+
+
+def test_the_size_of_passages_is_chosen_and_remembered(tmp_path, encoder):
+    text = "\n\n".join(f"Paragraph {n} speaks of the harbour, its boats and the 港口 in winter." for n in range(40))
+    with KnowledgeBase(tmp_path / "kb", encoder, chunk_tokens=64) as kb:
+        kb.add_text(text, "harbour")
+        small = kb.stats()["chunks"]
+        assert all(encoder.count_tokens([hit.content])[0] <= 64 for hit in kb.search("boats", 50))
+    with KnowledgeBase(tmp_path / "kb", encoder) as kb:  # remembered: nothing to do
+        assert kb.add_text(text, "harbour").unchanged == ("harbour",)
+    with KnowledgeBase(tmp_path / "kb", encoder, chunk_tokens=400) as kb:
+        assert kb.add_text(text, "harbour").updated == ("harbour",)
+        assert kb.stats()["chunks"] < small / 3
+
+
+def test_a_dry_run_remembers_no_size(tmp_path, encoder):
+    (tmp_path / "a.md").write_text("One.\n\nTwo 二.")
+    with KnowledgeBase(tmp_path / "kb", encoder) as kb:
+        kb.sync(tmp_path / "a.md")
+    with KnowledgeBase(tmp_path / "kb", encoder, chunk_tokens=300) as kb:
+        assert len(kb.sync(tmp_path / "a.md", dry_run=True).updated) == 1
+    with KnowledgeBase(tmp_path / "kb", encoder) as kb:
+        assert len(kb.sync(tmp_path / "a.md").unchanged) == 1
+
+
+@pytest.mark.parametrize("size", [0, 31, 481, 1.5, True])
+def test_a_size_of_passages_that_is_none(tmp_path, encoder, size):
+    with pytest.raises(InputError, match="chunk_tokens: expected a whole number from 32 to 480"):
+        KnowledgeBase(tmp_path / "kb", encoder, chunk_tokens=size)

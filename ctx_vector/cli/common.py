@@ -221,14 +221,16 @@ def prepare_model(name: str, source: Path | None = None) -> Path:
         return prepare(name, source=source, progress=tell)
 
 
-def open_kb(folder: str | Path, model: str | None = None, *, create: bool = False) -> KnowledgeBase:
+def open_kb(
+    folder: str | Path, model: str | None = None, *, create: bool = False, chunk_tokens: int | None = None
+) -> KnowledgeBase:
     """Open a knowledge base with the encoder it was made with, or the one named."""
     from ctx_vector.knowledge import KnowledgeBase
 
     kb = KnowledgeBase(folder, create=create)
     wanted = model or own_model(kb)
     kb.close()
-    return KnowledgeBase(folder, open_encoder(wanted), create=create)
+    return KnowledgeBase(folder, open_encoder(wanted), create=create, chunk_tokens=chunk_tokens)
 
 
 def used_kb(kb: str | None, no_kb: bool) -> str | None:

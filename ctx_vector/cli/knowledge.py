@@ -48,6 +48,10 @@ def index(
     max_file_size: Annotated[
         str, typer.Option("--max-file-size", metavar="SIZE", help="Skip larger files: bytes, or 500kB, 20MB, 1GB.")
     ] = "20MB",
+    chunk_tokens: Annotated[
+        int | None,
+        typer.Option("--chunk-tokens", metavar="N", help="Fill passages up to so many model tokens; it is remembered."),
+    ] = None,
     json: Json = False,
 ) -> int:
     """Index files and folders; only what is new or changed is encoded.
@@ -64,7 +68,7 @@ def index(
     if len(missing) == len(paths):
         raise InputError(f"no such file or folder: {', '.join(missing)}")
     watcher = _watcher() if watch else None
-    with _opened(kb, model, dry_run) as base:
+    with _opened(kb, model, dry_run, chunk_tokens) as base:
         code = _sync(base, paths, kb, dry_run, most, json, one_line=watch)
         if watcher is not None and code != INTERRUPTED and not dry_run:
             note(f"watching {some(paths)}; stop with Ctrl-C")
@@ -77,11 +81,11 @@ def index(
 
 
 @contextmanager
-def _opened(folder: str, model: str | None, dry_run: bool) -> Iterator[KnowledgeBase]:
+def _opened(folder: str, model: str | None, dry_run: bool, chunk_tokens: int | None) -> Iterator[KnowledgeBase]:
     """Open the knowledge base; one that is not there yet is not made by a dry run."""
     absent = dry_run and not (Path(folder) / "ctx.sqlite3").exists()
     with tempfile.TemporaryDirectory() if absent else nullcontext(folder) as place:
-        with open_kb(place, model, create=True) as kb:
+        with open_kb(place, model, create=True, chunk_tokens=chunk_tokens) as kb:
             yield kb
 
 

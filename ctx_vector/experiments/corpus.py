@@ -62,7 +62,7 @@ class Corpus:
             self.lost = len(remembered) - self.memories
             tools["memory_tool"] = tool
         if known:
-            base = KnowledgeBase(folder / "kb", encoder)
+            base = KnowledgeBase(folder / "kb", encoder, chunk_tokens=chunk_tokens)
             self._stack.callback(base.close)
             base.add_texts(_text(name, item) for name, item in known)
             self.passages = int(base.stats()["chunks"])
