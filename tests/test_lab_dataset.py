@@ -20,7 +20,7 @@ def test_a_beir_folder(tmp_path):
     assert [document.text for document in data.documents] == [text for _, text, _ in FACTS]
     assert data.queries[1] == Query("q2", "周末图书馆几点开门？", datetime(2024, 2, 1, tzinfo=UTC), "opening")
     assert {id_: dict(grades) for id_, grades in data.qrels.items()} == {id_: grades for id_, _, grades, _ in ASKED}
-    assert data.newest == datetime(2024, 1, 13, tzinfo=UTC)
+    assert data.documents[-1].timestamp == datetime(2024, 1, 13, tzinfo=UTC)
     assert not data.is_conversation
     assert data.groups == ("",)
 

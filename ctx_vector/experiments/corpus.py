@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.builder import ContextBuilder
 from ctx_vector.errors import InputError
-from ctx_vector.experiments.dataset import Document
+from ctx_vector.experiments.dataset import NO_TIME, Document, Query
 from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.tools import MemoryTool, RAGTool
 
@@ -75,6 +75,10 @@ class Corpus:
             return self._ids[str(decision.packet.meta.get(_NAME))]
         except KeyError:
             raise InputError(f"the context holds a candidate that is of no document: {decision.packet.id!r}") from None
+
+    def present(self, query: Query) -> datetime:
+        """Return when a query is asked: its `now`, else the time of the newest document."""
+        return query.now or self.newest or NO_TIME
 
     def close(self) -> None:
         """Close the files."""

@@ -15,9 +15,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 from ctx_vector.errors import InputError
+
+#: The present where neither a query nor a document has a time: any would do, so that none is read from a clock.
+NO_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +117,6 @@ class Dataset:
                 state.update(json.dumps(values, default=str).encode() + b"\n")
         state.update(json.dumps({key: dict(self.qrels[key]) for key in sorted(self.qrels)}, sort_keys=True).encode())
         return state.hexdigest()
-
-    @cached_property
-    def newest(self) -> datetime:
-        """The time of the newest document, which is the present for queries without `now`; 2000 when there is none."""
-        return max((d.timestamp for d in self.documents if d.timestamp), default=datetime(2000, 1, 1, tzinfo=UTC))
 
     def grades(self, query: Query) -> Mapping[str, int]:
         """Return the grade of each judged document."""

@@ -15,10 +15,8 @@ Arms take turns on each query, so that a loaded machine slows all of them alike.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,26 +26,18 @@ import numpy as np
 from ctx_vector.builder import ContextBuilder
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, InputError
-from ctx_vector.experiments.corpus import KINDS, Corpus
-from ctx_vector.experiments.dataset import Dataset, Query
-from ctx_vector.experiments.metrics import (
-    RANKING,
-    SMALL_IS_BETTER,
-    Item,
-    context_metrics,
-    ranked_documents,
-    ranking_metrics,
-)
-from ctx_vector.experiments.result import ArmNote, DataNote, Report, Scores, histogram, shown
+from ctx_vector.experiments.bench import Bench, Recorder, Setup
+from ctx_vector.experiments.corpus import KINDS
+from ctx_vector.experiments.dataset import Dataset
+from ctx_vector.experiments.metrics import SMALL_IS_BETTER
+from ctx_vector.experiments.result import ArmNote, DataNote, Report, shown
 from ctx_vector.experiments.significance import ALPHA, RESAMPLES, Comparison, compare_all
 
 if TYPE_CHECKING:
-    from ctx_vector.packets import BuiltContext
     from ctx_vector.stages import Encoder
 
 BUDGETS: Final = (500, 1000, 2000)
 DEPTH: Final = 1_000
-RANKING_TOKENS: Final = 16_000  # room for the first ten documents, whatever their size
 TESTED: Final = ("evidence_recall", "all_evidence", "freshness", "ndcg@10")
 LIFTED: Final[Mapping[str, Any]] = {
     "reserve_ratio": 0.0,
@@ -127,39 +117,24 @@ def run_experiment(
     configs = [arm.config(base) for arm in arms]
     for config in configs:
         ContextBuilder(config=config)  # refuses what is unknown or not built, before anything is encoded
-    recorder = _Recorder(dataset, arms, sizes)
+    recorder = Recorder(dataset, [arm.name for arm in arms], sizes)
     tell = progress or (lambda what, done, total: None)
     began = time.perf_counter()
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ctx_vector-lab-")))
-        model = _cached(encoder, cache, stack)
-        lost, passages, memories, asked = 0, 0, 0, 0
-        for number, collection in enumerate(dataset.collections):
-            queries = [query for query in dataset.queries if query.collection == collection]
-            corpora: dict[int | None, Corpus] = {}
-            for chunk_tokens in dict.fromkeys(arm.chunk_tokens for arm in arms):
-                tell("indexing", number, len(dataset.collections))
-                place = folder / f"{number}-{chunk_tokens}"
-                corpora[chunk_tokens] = Corpus(
-                    dataset.documents_of(collection), place, model, base, kind=kind, chunk_tokens=chunk_tokens
-                )
-                stack.callback(corpora[chunk_tokens].close)
-            lost += max(corpus.lost for corpus in corpora.values())
-            passages = max(passages, *(corpus.passages for corpus in corpora.values()))
-            memories += max(corpus.memories for corpus in corpora.values())
-            model.encode_queries([query.text for query in queries])
-            recorder.run(queries, list(zip(arms, configs, strict=True)), corpora, tell, asked)
-            asked += len(queries)
-        kind = "memories" if memories and not passages else "knowledge" if not memories else "knowledge and memories"
-        counter = next(iter(corpora.values())).builder.counter.name
-        made = _made(model, counter, base, seed, resamples, alpha, resample, kind)
+    with Bench(dataset, base, encoder=encoder, cache=cache, kind=kind, tell=tell) as bench:
+        for collection in dataset.collections:
+            corpora = {arm.chunk_tokens: bench.corpus(collection, arm.chunk_tokens) for arm in arms}
+            setups = [
+                Setup(arm.name, corpora[arm.chunk_tokens], config) for arm, config in zip(arms, configs, strict=True)
+            ]
+            recorder.run(bench.queries_of(collection), setups, tell)
+        made = _made(bench, base, seed, resamples, alpha, resample)
     comparing = time.perf_counter()
     comparisons = _compare(dataset, arms, recorder.values, tested, resample, seed, resamples, alpha, tell)
     ended = time.perf_counter()
     return Report(
         data=DataNote(
             dataset.name, dataset.digest, len(dataset.documents), len(dataset.queries), len(dataset.groups),
-            dataset.skipped, kind,
+            dataset.skipped, bench.kind,
         ),
         arms=tuple(
             ArmNote(arm.name, config.hash, _differences(config), arm.chunk_tokens)
@@ -174,7 +149,7 @@ def run_experiment(
         comparisons=tuple(comparisons),
         evidence=_evidence(dataset),
         made=made,
-        notes=tuple(_notes(dataset, configs, arms, lost, passages, resample)),
+        notes=tuple(_notes(dataset, configs, arms, bench, resample)),
         milliseconds=recorder.milliseconds,
         seconds={"building": round(comparing - began, 1), "comparing": round(ended - comparing, 1)},
     )  # fmt: skip
@@ -195,115 +170,6 @@ def _check(arms: Sequence[Arm], budgets: Sequence[int], kind: str, resample: str
     if resample == "groups" and len(dataset.groups) < 2:
         raise InputError(f"resample: {dataset.name} has only one group; compare by queries")
     return tuple(sorted(set(budgets)))
-
-
-def _cached(encoder: Encoder | None, cache: str | Path | None, stack: ExitStack) -> Encoder:
-    from ctx_vector.encoders import CachedEncoder, load_encoder
-    from ctx_vector.experiments.vector_file import VectorFile
-
-    store = None
-    if cache is not None:
-        store = VectorFile(Path(cache) / "vectors.sqlite3")
-        stack.callback(store.close)
-    return CachedEncoder(encoder or load_encoder(), capacity=100_000, store=store)
-
-
-class _Recorder:
-    """Runs the builds and keeps what they measure."""
-
-    def __init__(self, dataset: Dataset, arms: Sequence[Arm], budgets: tuple[int, ...]) -> None:
-        self.dataset = dataset
-        self.budgets = budgets
-        count = len(dataset.queries)
-        self._at = {query.id: place for place, query in enumerate(dataset.queries)}
-        names = [f"{name}@{size}" for size in budgets for name in ("evidence_recall", "all_evidence", "precision",
-                                                                   "freshness", "tokens")]  # fmt: skip
-        self.values = {arm.name: {name: np.full(count, np.nan) for name in (*names, *RANKING)} for arm in arms}
-        self.milliseconds = {arm.name: {f"{size}": np.full(count, np.nan) for size in budgets} for arm in arms}
-        self._kept: dict[str, dict[int, list[frozenset[str]]]] = {
-            arm.name: {size: [frozenset()] * count for size in budgets} for arm in arms
-        }
-        self._scores: dict[str, tuple[list[float], list[float]]] = {arm.name: ([], []) for arm in arms}
-
-    def kept(self) -> dict[str, dict[int, tuple[frozenset[str], ...]]]:
-        """Return the evidence that was in each context."""
-        return {arm: {size: tuple(found) for size, found in sizes.items()} for arm, sizes in self._kept.items()}
-
-    def scores(self) -> dict[str, Scores]:
-        """Return how often each relevance was given."""
-        return {arm: Scores(histogram(good), histogram(bad)) for arm, (good, bad) in self._scores.items()}
-
-    def run(
-        self,
-        queries: Sequence[Query],
-        arms: Sequence[tuple[Arm, ContextConfig]],
-        corpora: Mapping[int | None, Corpus],
-        tell: Progress,
-        before: int,
-    ) -> None:
-        """Run all arms on the queries of one collection."""
-        builders = {arm.name: corpora[arm.chunk_tokens].builder.with_config(config) for arm, config in arms}
-        ample = {
-            arm.name: corpora[arm.chunk_tokens].builder.with_config(
-                config.with_(fill="skip", enable_compression=False)
-            )
-            for arm, config in arms
-        }  # fmt: skip
-        for arm, _ in arms:  # whatever is loaded or made at the first use is no latency of the first query
-            builders[arm.name].assemble(queries[0].text, max_tokens=RANKING_TOKENS, now=self._now(queries[0], corpora))
-        for done, query in enumerate(queries):
-            tell("building", before + done, len(self.dataset.queries))
-            turn = done % len(arms)
-            for arm, _ in (*arms[turn:], *arms[:turn]):
-                corpus = corpora[arm.chunk_tokens]
-                now = self._now(query, corpora)
-                fixed = self._rank(arm.name, query, corpus, ample[arm.name], now)
-                for size in self.budgets:
-                    self._build(arm.name, query, corpus, builders[arm.name], now, size, fixed)
-
-    @staticmethod
-    def _now(query: Query, corpora: Mapping[int | None, Corpus]) -> Any:
-        return query.now or next(iter(corpora.values())).newest or "2000-01-01T00:00:00+00:00"
-
-    def _rank(self, arm: str, query: Query, corpus: Corpus, builder: ContextBuilder, now: Any) -> int:
-        """Record the ranking, and return how many tokens a context has besides its candidates."""
-        built = builder.assemble(query.text, max_tokens=RANKING_TOKENS, now=now)
-        _refuse_faults(arm, built)
-        grades = self.dataset.grades(query)
-        ranking = ranked_documents(corpus.document_of(item) for item in built.kept)
-        at = self._at[query.id]
-        for name, value in ranking_metrics(ranking, grades).items():
-            self.values[arm][name][at] = value
-        good, bad = self._scores[arm]
-        for item in (*built.kept, *built.dropped):
-            (good if grades.get(corpus.document_of(item), 0) > 0 else bad).append(item.relevance)
-        return built.budget.total_used - sum(item.tokens for item in built.kept)
-
-    def _build(
-        self, arm: str, query: Query, corpus: Corpus, builder: ContextBuilder, now: Any, size: int, fixed: int
-    ) -> None:
-        most = size + fixed
-        while True:
-            built = builder.assemble(query.text, max_tokens=most, now=now)
-            over = sum(item.tokens for item in built.kept) - size
-            if over <= 0:
-                break
-            most -= over  # only with labels or tokenizers whose counts do not add
-        at = self._at[query.id]
-        items = [Item(corpus.document_of(item), item.tokens, item.action == "full") for item in built.kept]
-        grades = self.dataset.grades(query)
-        for name, value in context_metrics(items, grades, self.dataset.versions(query)).items():
-            self.values[arm][f"{name}@{size}"][at] = value
-        found = frozenset(item.document for item in items if item.whole and grades.get(item.document, 0) > 0)
-        self._kept[arm][size][at] = found
-        self.milliseconds[arm][f"{size}"][at] = built.meta["build_time_ms"]
-
-
-def _refuse_faults(arm: str, built: BuiltContext) -> None:
-    """Raise InputError for a source that failed: an empty context is no result of the arm."""
-    for name, use in built.sources.items():
-        if use.fault:
-            raise InputError(f"arm {arm}: the source {name} failed: {use.fault}")
 
 
 def _compare(
@@ -343,20 +209,18 @@ def _differences(config: ContextConfig) -> dict[str, Any]:
     return {item.name: shown_[item.name] for item in fields(config) if shown_[item.name] != default[item.name]}
 
 
-def _made(
-    model: Encoder, counter: str, base: ContextConfig, seed: int, resamples: int, alpha: float, resample: str, kind: str
-) -> dict[str, Any]:
+def _made(bench: Bench, base: ContextConfig, seed: int, resamples: int, alpha: float, resample: str) -> dict[str, Any]:
     from ctx_vector import __version__
     from ctx_vector.calibration import load_calibration
 
     return {
         "version": __version__,
-        "model": model.name,
-        "model_fingerprint": model.fingerprint,
-        "calibration": load_calibration(model).hash,
-        "tokenizer": counter,
+        "model": bench.encoder.name,
+        "model_fingerprint": bench.encoder.fingerprint,
+        "calibration": load_calibration(bench.encoder).hash,
+        "tokenizer": bench.tokenizer,
         "base_config_hash": base.hash,
-        "documents_as": kind,
+        "documents_as": bench.kind,
         "seed": seed,
         "test": "paired permutation of signs, two-sided, Holm's correction over all comparisons",
         "resamples": resamples,
@@ -371,12 +235,7 @@ def _evidence(dataset: Dataset) -> dict[str, str]:
 
 
 def _notes(
-    dataset: Dataset,
-    configs: Sequence[ContextConfig],
-    arms: Sequence[Arm],
-    lost: int,
-    passages: int,
-    resample: str,
+    dataset: Dataset, configs: Sequence[ContextConfig], arms: Sequence[Arm], bench: Bench, resample: str
 ) -> list[str]:
     notes = []
     if dataset.skipped:
@@ -386,11 +245,18 @@ def _notes(
             f"Queries come in {len(dataset.groups)} groups, and those of one group are alike. By query, the verdicts "
             "speak of further queries to these groups; for other groups compare by group."
         )
-    if lost:
-        notes.append(f"{lost} documents say the same as another one and were merged with it; they count as not found.")
+    if bench.lost:
+        notes.append(
+            f"{bench.lost} documents say the same as another one and were merged with it; they count as not found."
+        )
     limit = min(config.knowledge_limit for config in configs)
-    if passages > limit:
-        notes.append(f"Candidates are the {limit:,} passages that the search finds, of {passages:,}.")
+    if bench.passages > limit:
+        notes.append(f"Candidates are the {limit:,} passages that the search finds, of {bench.passages:,}.")
+    if len({arm.chunk_tokens for arm in arms}) > 1:
+        notes.append(
+            "Arms differ in the size of passages. A document counts as found when any passage of it is in the context, "
+            "which favours small passages: of more documents there is a piece, though perhaps not the one that answers."
+        )
     seen: dict[tuple[str, int | None], str] = {}
     for arm, config in zip(arms, configs, strict=True):
         key = config.hash, arm.chunk_tokens
