@@ -10,11 +10,11 @@ The clock and the build's id are read here and nowhere below: the same inputs wi
 from __future__ import annotations
 
 import copy
-import hashlib
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,9 +27,10 @@ from ctx_vector.gather import SourceSpec, gather
 from ctx_vector.history import History, Listener, plan_history, roll_summary
 from ctx_vector.inputs import Given, Inputs, read_inputs, retrieval_specs
 from ctx_vector.layers import Layers
-from ctx_vector.layout import ROLE
 from ctx_vector.live_sources import LiveSources, check_system
 from ctx_vector.packets import BuiltContext
+from ctx_vector.pictures import with_images
+from ctx_vector.policies import SharePolicy, follow
 from ctx_vector.ranking import rank
 from ctx_vector.record import make_record, report
 from ctx_vector.scoring import make_scorer
@@ -97,9 +98,9 @@ class ContextBuilder:
     `memory_tool` and `rag_tool` are objects with ``run({"action": "search", ...})``; `sources` are objects with
     `load(request)`, or SourceConfigs with layers. `encoder` defaults to the bundled multilingual model, loaded when
     first needed. `summarizer` shortens a text to a number of tokens, and sums up the older turns with
-    `history_strategy="summary"`;
-    `budget_policy` gives the size of each build from its request. `model_max_tokens` is the model's window, only used
-    to warn when a context takes over 70 % of it. `counter` replaces the tokenizer. `audit` records every build: an
+    `history_strategy="summary"`; `budget_policy` gives the size of each build from its request, and `share_policy` the
+    weights of its parts or layers (policies.py). `model_max_tokens` is the model's window, only used to warn when a
+    context takes over 70 % of it. `counter` replaces the tokenizer. `audit` records every build: an
     AuditLog, or the path of its file (audit.py).
 
     With SourceConfigs or a `budget_ratio` (the shares of the layers) the build has layers: `reserve_ratio` is not used,
@@ -121,6 +122,7 @@ class ContextBuilder:
         counter: TokenCounter | None = None,
         summarizer: Summarizer | None = None,
         budget_policy: Callable[[Request], int] | None = None,
+        share_policy: SharePolicy | None = None,
         model_max_tokens: int | None = None,
         audit: AuditLog | str | os.PathLike[str] | None = None,
         budget_ratio: Mapping[str, float] | LayerShares | None = None,
@@ -136,6 +138,7 @@ class ContextBuilder:
         self.sources = tuple(sources)
         self.summarizer = summarizer
         self.budget_policy = budget_policy
+        self.share_policy = share_policy
         self.model_max_tokens = model_max_tokens
         self.audit = _audit_of(audit, rag_tool, memory_tool)
         self._output_reserve_ratio = output_reserve_ratio
@@ -256,6 +259,7 @@ class ContextBuilder:
         tool_categories: Sequence[str] | None = None,
         tool_results: Sequence[Any] | Mapping[str, Any] = (),
         agent_outputs: Sequence[Any] | Mapping[str, Any] = (),
+        images: Sequence[Any] = (),
         state: str | Mapping[str, Any] | None = None,
         overrides: Mapping[str, Any] | None = None,
         session_id: str | None = None,
@@ -268,6 +272,7 @@ class ContextBuilder:
         texts; `documents` results retrieved elsewhere (text, mapping or object with content/text and an optional
         score in [0, 1]); `tools` definitions as OpenAI functions or of MCP, of which `tool_categories` keeps some;
         `tool_results` texts or JSON-ready values, `agent_outputs` texts of other agents, both in a list or by name;
+        `images` files, bytes, addresses or parts of a message, sent with the query;
         `state` a text or a flat mapping; `overrides` what takes the place of a configured source in this build;
         `max_tokens` overrides the config; `now` defaults to the clock.
 
@@ -285,14 +290,15 @@ class ContextBuilder:
             tool_categories,
             tool_results,
             agent_outputs,
+            images,
             state,
             session_id,
             now,
         )
         asked = self._sources(user_query if isinstance(user_query, str) else "", overrides)
         inputs = read_inputs(self.config, asked, self._listener, given)
-        config = self._sized(inputs.request, max_tokens)
-        layers = self._shared.layers
+        config, layers = self._sized(inputs.request, max_tokens)
+        inputs = with_images(inputs, images, config, self.counter)
         template = Template(config, self.counter, inputs.query, inputs.roles, layers.titles if layers else None)
         history = self._plan(inputs, config, template)
         specs = (*inputs.specs, history.spec())
@@ -352,8 +358,6 @@ class ContextBuilder:
             trace=trace,
         )
         timed("record", mark)
-        prefix = built.sections.get(ROLE, "")  # what a prompt cache can reuse
-        built.meta["prefix_hash"] = hashlib.blake2b(prefix.encode(), digest_size=8).hexdigest()
         built.meta["stages_ms"] = stages
         built.meta["build_time_ms"] = round((time.perf_counter() - started) * 1000, 3)
         if not quiet:
@@ -368,14 +372,25 @@ class ContextBuilder:
         configured = live.specs(query, overrides) if live is not None else ()
         return (*configured, *self._retrieval) if query.strip() else configured
 
-    def _sized(self, request: Request, max_tokens: int | None) -> ContextConfig:
+    def _sized(self, request: Request, max_tokens: int | None) -> tuple[ContextConfig, Layers | None]:
+        """Return the config and the layers of one build: its size, and shares that follow the request."""
+        config, layers = self.config, self._shared.layers
         if max_tokens is None and self.budget_policy is not None:
             max_tokens = self.budget_policy(request)
-        if max_tokens is None:
-            return self.config
-        if self._shared.layers is not None:  # of several limits the least
-            max_tokens = min(max_tokens, self.config.max_tokens)
-        return self.config.with_(max_tokens=max_tokens)
+        if max_tokens is not None:
+            if layers is not None:  # of several limits the least
+                max_tokens = min(max_tokens, config.max_tokens)
+            config = config.with_(max_tokens=max_tokens)
+        if self.share_policy is not None and layers is not None:
+            weights = layers.shares.to_dict()
+            buffer = weights.pop("buffer")
+            shares = follow(self.share_policy, request, weights)
+            layers = replace(layers, shares=LayerShares.from_mapping({**shares, "buffer": buffer}))
+        elif self.share_policy is not None and any(config.budgets.values()):
+            given = {part: float(tokens) for part, tokens in config.budgets.items() if tokens}
+            budgets = {part: int(tokens) for part, tokens in follow(self.share_policy, request, given).items()}
+            config = config.with_(budgets={**config.budgets, **budgets})
+        return config, layers
 
     def _plan(self, inputs: Inputs, config: ContextConfig, template: Template) -> History:
         def summarise(history: History, turns: int) -> None:

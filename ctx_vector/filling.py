@@ -89,7 +89,10 @@ def fill(
     warnings = _check_fixed(layout, config, system)
     layout.fix()
     said = sorted((row for row in rows if row.candidate.message is not None), key=lambda row: row.candidate.rank)
-    rest = [row for row in rows if row.part != "system" and row.candidate.message is None]
+    for row in sorted((row for row in rows if row.part == "images"), key=lambda row: row.candidate.rank):
+        if not filler.put(row, filler.piece(row)):
+            row.drop("budget", "did not fit beside what is never cut")
+    rest = [row for row in rows if row.part not in ("system", "images") and row.candidate.message is None]
     placer = Placer(history, said, filler)
     allocation = None
     if layers is not None:
@@ -100,6 +103,10 @@ def fill(
         warnings += PartFiller(filler, placer, rest).fill()
     else:
         warnings += _fill_whole(filler, placer, rest)
+    if tools := [row.candidate.tool for row in rest if row.candidate.tool is not None]:
+        from ctx_vector.tool_schemas import tool_warnings  # only builds with tools pay for it
+
+        warnings += tool_warnings(tools, layout.counter.count)
     if rest and not any(row.piece for row in (*rest, *said)):
         warnings.append(NOTHING_FITS)
     return Filled(layout, filler, placer, warnings, allocation)

@@ -170,6 +170,7 @@ def _candidate(item: Any, spec: SourceSpec, rank: int) -> Candidate:
         spec.layer or found.layer,
         spec.standing if spec.layer else found.standing,
         found.origin,
+        found.image,
     )
 
 

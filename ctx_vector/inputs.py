@@ -47,6 +47,7 @@ class Given:
     tool_categories: Sequence[str] | None = None
     tool_results: Sequence[Any] | Mapping[str, Any] | None = ()
     agent_outputs: Sequence[Any] | Mapping[str, Any] | None = ()
+    images: Sequence[Any] | None = ()
     state: str | Mapping[str, Any] | None = None
     session_id: str | None = None
     now: datetime | str | float | None = None

@@ -29,6 +29,7 @@ RULE: Final = "---\n"
 _PARTS: Final[Mapping[tuple[str, str], str]] = {
     (ROLE, "items"): "system",
     (ROLE, "tools"): "tools",
+    (TASK, "images"): "images",
     (STATE, "items"): "state",
     (EVIDENCE, "static"): "evidence",
     (EVIDENCE, "items"): "evidence",
@@ -72,6 +73,7 @@ class _Group:
     chat: bool = False  # becomes messages of their own
     numbered: bool = False
     apart: bool = False  # sent beside the messages: stands in no text, and is charged to both sums
+    joined: bool = False  # parts of the message before it: stands in no text
     title: str = ""  # a line above the pieces
     title_tokens: int = 0
     pieces: list[Piece] = field(default_factory=list)
@@ -160,10 +162,12 @@ class Layout:
                     "tool": _Group(),
                     "agents": _Group(),
                 }
+            elif name == TASK:
+                section.groups = {"items": _Group(chat=True), "images": _Group(chat=True, joined=True)}
             elif name == ROLE:
                 section.groups = {"items": _Group(), "tools": _Group(rule=False, apart=tools_apart is not None)}
             else:
-                section.groups = {"items": _Group(chat=name == TASK)}
+                section.groups = {"items": _Group()}
             self._sections[name] = section
         for (name, group), title in (titles or {}).items():
             target = self._sections[name].groups[group]
@@ -205,7 +209,7 @@ class Layout:
     def _walk(self, section: _Section, *, chat: bool) -> Iterator[tuple[str, int, Piece | None]]:
         started = False
         for group in section.groups.values():
-            if not group.pieces or group.apart or (group.chat and not chat):
+            if not group.pieces or group.apart or group.joined or (group.chat and not chat):
                 continue
             if group.title:
                 if group.rule and started:
@@ -230,7 +234,7 @@ class Layout:
         tokens, last = 0, ""
         for group in section.groups.values():
             count = len(group.pieces)
-            if not count or group.apart or (group.chat and not chat):
+            if not count or group.apart or group.joined or (group.chat and not chat):
                 continue
             if group.numbered:
                 tokens += self._frame
@@ -421,7 +425,13 @@ class Layout:
         messages: list[dict[str, Any]] = [{"role": "system", "content": text} for text in system]
         for name in (CONTEXT, TASK):
             for group in self._sections[name].groups.values():
-                if group.chat:
+                if group.joined and group.pieces:
+                    parts = [
+                        {"type": "text", "text": messages[-1]["content"]},
+                        *(piece.message for piece in group.pieces),
+                    ]
+                    messages[-1] = {**messages[-1], "content": parts}
+                elif group.chat:
                     messages += [dict(piece.message) for piece in group.pieces if piece.message is not None]
         return messages
 
@@ -469,7 +479,7 @@ class Layout:
                     shares[id(piece)] = pending + tokens
                     pending = 0
             for group in section.groups.values():
-                if group.apart:
+                if group.apart or group.joined:
                     shares |= {id(piece): piece.message_tokens for piece in group.pieces}
         return shares
 

@@ -30,6 +30,7 @@ TYPE_HISTORY: Final = "conversation_history"
 TYPE_MEMORY: Final = "memory"
 TYPE_AGENT: Final = "agent_output"
 TYPE_TOOL: Final = "tool_definition"
+TYPE_IMAGE: Final = "image"
 TYPE_RESULT: Final = "tool_result"
 EVIDENCE_TYPES: Final = frozenset({"knowledge", "rag_result", TYPE_RESULT, TYPE_AGENT})
 
@@ -255,7 +256,8 @@ class Candidate:
     `rank` is the order of gathering and the very last tie-break. `message` is set for history only. `known` holds the
     relevance by strategies that the source computes itself (a memory's cosine among its neighbours). A candidate with a
     `reason` (one of DROP_REASONS) is dropped for it before it is scored; `detail` says why in words. `tool` is a tool
-    definition (tool_schemas.py), of which the packet holds what it is searched by. `layer` is the layer of the source,
+    definition (tool_schemas.py), of which the packet holds what it is searched by; `image` an image as a part of a
+    message. `layer` is the layer of the source,
     "" without layers; `standing` sorts within it: (1 for an authoritative source, its priority). `origin` is where it
     is kept, if it comes out of a knowledge base or a memory.
     """
@@ -272,6 +274,7 @@ class Candidate:
     layer: str = ""
     standing: tuple[float, float] = (0, 0)
     origin: Origin | None = None
+    image: Any = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

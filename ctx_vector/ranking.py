@@ -23,6 +23,7 @@ from ctx_vector.gather import TOOL_ROLES
 from ctx_vector.layout import ROLE, Piece, part_of
 from ctx_vector.packets import (
     TYPE_HISTORY,
+    TYPE_IMAGE,
     TYPE_RESULT,
     TYPE_STATE,
     TYPE_SYSTEM,
@@ -195,7 +196,7 @@ def rank(
         if row.reason:
             continue
         packet = row.candidate.packet
-        if packet.type in (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY, TYPE_TOOL):
+        if packet.type in (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY, TYPE_TOOL, TYPE_IMAGE):
             continue
         if row.relevance < config.min_relevance and row.candidate.layer not in _NO_FLOOR:
             row.drop("below_floor", f"relevance {row.relevance:.3f} < min_relevance {config.min_relevance:g}")

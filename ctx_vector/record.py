@@ -13,8 +13,9 @@ from typing import Any, Final
 from ctx_vector.config import ContextConfig
 from ctx_vector.filling import Filled
 from ctx_vector.gather import Gathered
-from ctx_vector.layout import CONTEXT, EVIDENCE
+from ctx_vector.layout import CONTEXT, EVIDENCE, ROLE
 from ctx_vector.packets import Budget, BuiltContext, Candidate, ContextPacket, Decision, SourceUse
+from ctx_vector.prefix import prefix_hash, volatile
 from ctx_vector.ranking import Ranked
 
 _log = logging.getLogger("ctx_vector.builder")
@@ -61,6 +62,14 @@ def make_record(
         all_warnings.append("evidence was cut to fit the budget")
     if model_max_tokens and used > WINDOW_SHARE * model_max_tokens:
         all_warnings.append(f"the context takes {used} of the model's {model_max_tokens} tokens, over 70 %")
+    bodies = layout.bodies()
+    prefix = bodies.get(ROLE, "")
+    meta = {**meta, "prefix_hash": prefix_hash(prefix)}
+    if found := volatile(prefix):
+        all_warnings.append(
+            f"Role & Policies hold {found}, which changes from build to build, so that no prompt cache can use them "
+            "again; put it into state, or into the query"
+        )
     uses = _uses(sources, gathered, kept, dropped)
     stats: dict[str, Any] = {
         "gathered": len(gathered.candidates) + len(left_out),
@@ -77,7 +86,7 @@ def make_record(
     return BuiltContext(
         text=text,
         messages=messages,
-        sections=layout.bodies(),
+        sections=bodies,
         kept=kept,
         dropped=dropped,
         budget=Budget(config.max_tokens, used, *sizes, config.shared_limit, uses),

@@ -133,6 +133,8 @@ def slot_of(candidate: Candidate) -> tuple[str, str]:
     packet = candidate.packet
     if candidate.tool is not None:
         return ROLE, "tools"
+    if candidate.image is not None:
+        return TASK, "images"
     if packet.meta.get("section") is not None:
         return check_section_name(packet.meta["section"]), "items"
     kind = packet.type
@@ -176,8 +178,14 @@ def message_body(message: Message) -> str:
 
 
 def chat_message(message: Message, content: str) -> dict[str, Any]:
-    """Return a message of the history as it is sent, saying `content`."""
+    """Return a message of the history as it is sent, saying `content`, with its images."""
     sent: dict[str, Any] = {"role": message.role, "content": content}
+    if not isinstance(message.content, str) and message.content:
+        from ctx_vector.images import image_parts  # only messages with parts pay for it
+
+        if images := image_parts(message.content):
+            whole = content == message.text
+            sent["content"] = list(message.content) if whole else [{"type": "text", "text": content}, *images]
     for name in ("name", "tool_calls", "tool_call_id"):
         if value := getattr(message, name):
             sent[name] = value
@@ -270,6 +278,8 @@ class Template:
         section, group = slot
         if group == "tools":
             return self.tool(candidate.tool, order)
+        if group == "images":
+            return Piece("", 0, order, message=candidate.image, message_tokens=int(candidate.packet.meta["tokens"]))
         marker = self.texts["compressed"] if shortened and marked else ""
         text = escape(body, self.labels if section == CONTEXT else None)
         if marker:

@@ -29,7 +29,8 @@ LAYERS = {
     "pipeline": """
         trace
         live_sources
-        inputs record gather history ranking filling parts layers tool_rows placing select compress structure layout""",
+        inputs record gather history ranking pictures policies prefix
+        filling parts layers tool_rows placing select compress structure layout""",
     "what the stages stand on": """
         audit_tables
         tools trim summary source_loaders
