@@ -91,21 +91,28 @@ class ToolDefinition:
 
     @property
     def search_text(self) -> str:
-        """What relevance is measured on: the words of the name, description, names and descriptions of parameters.
+        r"""What relevance is measured on: the descriptions of the tool and of its parameters, then names as words.
+
+        Names come last, and those of parameters only where nothing describes them: in front of a description in
+        Chinese, English names make a text of two languages, which ranks lower.
 
         >>> ToolDefinition("getWeather_v2", "Tells the weather.").search_text
-        'get Weather v 2: Tells the weather.'
+        'Tells the weather.\nget Weather v 2'
         """
-        name = " ".join(_WORDS.findall(self.name))
+        name = " ".join(_WORDS.findall(self.name)) or self.name
         if self.title and self.title.casefold() not in (name.casefold(), self.name.casefold()):
-            name = f"{name} ({self.title})"
-        lines = [f"{name}: {self.description}" if self.description else name]
+            name = f"{self.title}, {name}"
+        lines, bare = [self.description] if self.description else [], []
         for schema in subschemas(dict(self.parameters)):
-            for key, inner in (schema.get("properties") or {}).items():
-                words = " ".join(_WORDS.findall(key)) or key
+            properties = schema.get("properties")
+            for key, inner in properties.items() if isinstance(properties, dict) else ():
                 said = inner.get("description") if isinstance(inner, dict) else None
-                lines.append(f"{words}: {said}" if isinstance(said, str) else words)
-        return "\n".join(dict.fromkeys(lines))
+                if isinstance(said, str) and said:
+                    lines.append(said)
+                else:
+                    bare.append(" ".join(_WORDS.findall(key)) or key)
+        last = f"{name}: {', '.join(dict.fromkeys(bare))}" if bare else name
+        return "\n".join([*dict.fromkeys(lines), last])
 
     def levels(self) -> Iterator[ToolDefinition]:
         """Yield this definition and then ever shorter ones (by characters), in the order of LEVELS.

@@ -96,6 +96,15 @@ def test_every_form_is_the_same_tool():
     assert tool().schema == {"type": "function", "function": WEATHER}
 
 
+def test_the_tools_of_the_mcp_sdk():
+    from mcp.types import Tool, ToolAnnotations
+
+    hints = ToolAnnotations(title="Weather", read_only_hint=True)
+    given = Tool.model_validate({**WEATHER, "inputSchema": WEATHER["parameters"], "_meta": {"category": "life"}})
+    (read,) = read_tools([given.model_copy(update={"annotations": hints})])
+    assert read.schema == tool().schema and (read.category, read.title) == ("life", "Weather")
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -213,16 +222,14 @@ def test_any_description_stays_on_its_line(description, default):
 def test_what_relevance_is_measured_on():
     made = tool(name="orders.getHTTPStatus_v2", title="Bestellungen", category="shop")
     assert made.search_text.split("\n") == [
-        "orders get HTTP Status v 2 (Bestellungen): " + WEATHER["description"],
-        "city: The city, e.g. Oslo. In English letters. 例如北京。",
-        "unit: Unit（例如 c）",
-        "when",
-        "place",
-        "day: The day",
-        "hour",
-        "lat",
+        WEATHER["description"],
+        "The city, e.g. Oslo. In English letters. 例如北京。",
+        "Unit（例如 c）",
+        "The day",
+        "Bestellungen, orders get HTTP Status v 2: when, place, hour, lat",
     ]
-    assert tool(name="查询_订单").search_text.startswith("查询 订单: ")
+    assert tool(name="查询_订单", description="", parameters={}).search_text == "查询 订单"
+    assert ToolDefinition("...").search_text == "..."
 
 
 # -- levels -----------------------------------------------------------------------------------------------------------
