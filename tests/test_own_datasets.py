@@ -6,6 +6,8 @@ import json
 import re
 from collections import Counter
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from ctx_vector.calibration import language_of
 
 ROOT = Path(__file__).resolve().parent.parent / "data" / "datasets"
-NAMES = ("bilingual_knowledge",)
+NAMES = ("bilingual_knowledge", "changing_facts")
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,24 @@ def data(request: pytest.FixtureRequest) -> DataSet:
 @pytest.fixture(scope="module")
 def knowledge() -> DataSet:
     return read("bilingual_knowledge")
+
+
+@pytest.fixture(scope="module")
+def facts() -> DataSet:
+    return read("changing_facts")
+
+
+def versions(facts: DataSet) -> dict[str, list[dict[str, Any]]]:
+    """The versions of each fact, oldest first."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in sorted(facts.corpus, key=lambda row: row.get("version", 0)):
+        if "group" in row:
+            found.setdefault(row["group"], []).append(row)
+    return found
+
+
+def days(later: str, earlier: str) -> float:
+    return (datetime.fromisoformat(later) - datetime.fromisoformat(earlier)) / timedelta(days=1)
 
 
 # -- both sets --------------------------------------------------------------------------------------------------------
@@ -154,3 +174,80 @@ def test_every_knowledge_document_is_asked_about(knowledge):
     answered = Counter(document for _, document, grade in knowledge.qrels if grade == 2)
     assert {row["_id"] for row in knowledge.corpus} == set(answered)
     assert max(answered.values()) <= 8
+
+
+# -- changing_facts ---------------------------------------------------------------------------------------------------
+
+
+def test_facts_counts_are_those_of_its_readme(facts):
+    groups = versions(facts)
+    grades = Counter(grade for _, _, grade in facts.qrels)
+    changed = [query for query in facts.queries if query["kind"] == "changed"]
+    old = [query for query in facts.queries if query["kind"] == "old"]
+    near = [row for row in facts.corpus if row["_id"].endswith("-near")]
+    notes = [row for row in facts.corpus if row["_id"].startswith("note-")]
+    languages = Counter(row["lang"] for row in facts.corpus)
+    counts = [len(groups), sum(map(len, groups.values())), len(changed), len(old), len(near), len(notes)]
+    counts += [len(facts.corpus), languages["en"], languages["zh"]]
+    table = re.findall(r"^\| [^|]+ \| (\d+) \|$", (facts.folder / "README.md").read_text("utf-8"), re.M)
+    assert [int(number) for number in table] == counts
+    assert len(groups) >= 60 and grades == {2: len(changed) + len(old), 0: grades[0]}
+    for lang in ("en", "zh"):
+        assert 0.4 < languages[lang] / len(facts.corpus) < 0.6
+        assert sum(query["lang"] == lang for query in changed) >= 60 and sum(q["lang"] == lang for q in old) >= 15
+    assert sum(query["held_out"] for query in changed) >= 30
+    texts = {row["_id"]: row["lang"] for row in facts.corpus}
+    assert sum(texts[f"{q['group']}-1"] != q["lang"] for q in changed) >= 10  # asked in the other language
+
+
+def test_facts_have_two_to_four_versions_of_which_the_newest_is_right(facts):
+    groups = versions(facts)
+    for rows in groups.values():
+        assert 2 <= len(rows) <= 4
+        assert [row["version"] for row in rows] == list(range(1, len(rows) + 1))
+        assert [row["timestamp"] for row in rows] == sorted(row["timestamp"] for row in rows)
+        assert len({(row["kind"], row.get("memory_type"), row["lang"]) for row in rows}) == 1
+    for query in facts.queries:
+        grades = facts.grades(query["_id"])
+        if query["kind"] == "changed":
+            rows = groups[query["group"]]
+            assert grades == {row["_id"]: 2 if row is rows[-1] else 0 for row in rows}
+        else:
+            assert list(grades.values()) == [2]
+
+
+def test_facts_dates_are_spread_as_the_readme_says(facts):
+    (now,) = {query["now"] for query in facts.queries}
+    groups, held = versions(facts), {q["group"] for q in facts.queries if q["kind"] == "changed" and q["held_out"]}
+    times = [datetime.fromisoformat(row["timestamp"]) for row in facts.corpus]
+    assert times == sorted(times) and all(time.utcoffset() == timedelta(0) for time in times)
+    for part in (held, set(groups) - held):
+        ages = sorted(days(now, groups[name][-1]["timestamp"]) for name in part)
+        for place, age in enumerate(ages):  # one in each of as many equal parts
+            low = 1 + 364 * place / len(ages)
+            assert low - 0.01 <= age <= low + 364 / len(ages) + 0.01
+    steps = [days(new["timestamp"], old["timestamp"]) for rows in groups.values() for old, new in pairwise(rows)]
+    last = [days(rows[-1]["timestamp"], rows[-2]["timestamp"]) for rows in groups.values()]
+    assert min(steps) >= 2.99 and max(steps) <= 400.01
+    assert 0.35 < sum(step < 23 for step in last) / len(last) < 0.5
+    for low, high in pairwise((3, 6.8, 15.4, 34.6, 78.3, 177, 400)):  # equal factors
+        assert sum(low <= step < high for step in last) == pytest.approx(len(last) / 6, abs=2)
+    old = [days(now, row["timestamp"]) for row in facts.corpus if facts_answer(facts, row["_id"])]
+    assert all(199 < age < 901 for age in old)
+
+
+def facts_answer(facts: DataSet, document: str) -> bool:
+    """Whether a document is the only answer of an `old` question."""
+    return any(query == f"{document}-q1" for query, found, _ in facts.qrels if found == document)
+
+
+def test_facts_versions_are_not_one_sentence_with_another_number(facts):
+    for rows in versions(facts).values():
+        for one, other in pairwise(rows):
+            a, b = (Counter(re.findall(r"[a-z']+|[\u4e00-\u9fff]", row["text"].casefold())) for row in (one, other))
+            assert (a & b).total() / max(a.total(), b.total()) < 0.75, (one["text"], other["text"])
+
+
+def test_facts_texts_hold_no_dates(facts):
+    for row in facts.corpus:
+        assert not re.search(r"\b(?:19|20)[2-9]\d\b|\d+ ?月 ?\d+ ?日", row["text"]), row
