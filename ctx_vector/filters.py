@@ -31,7 +31,7 @@ def allowed_rows(
     """
     if wanted is not None and (not isinstance(wanted, Mapping) or not all(isinstance(key, str) for key in wanted)):
         raise InputError(f"filter: expected a mapping of metadata keys to values, got {wanted!r}")
-    expiring = now is not None and view.has_expiring
+    expiring = now is not None and view.expired(conn, now)
     if not wanted and not expiring:
         return None
     tests = [

@@ -59,6 +59,8 @@ class Hit:
         }
 
 
+#: Rows of chunks that are kept in memory, some 2 MB.
+MOST_KNOWN: Final = 1_000
 _ROWS: Final = (
     "SELECT c.id, c.text, d.source, c.start_line, c.end_line, c.start_char, c.end_char, c.heading, d.timestamp, "
     "d.metadata FROM json_each(?) j CROSS JOIN chunks c ON c.id = j.value "
@@ -66,28 +68,58 @@ _ROWS: Final = (
 )
 
 
-def hit_rows(conn: sqlite3.Connection, ids: Sequence[int]) -> dict[int, tuple[Any, ...]]:
-    """Return what a hit says of chunks, by id."""
-    return {row[0]: row for row in conn.execute(_ROWS, (json.dumps(ids),))}
+@dataclass(frozen=True, slots=True)
+class HitRow:
+    """What a hit says of a chunk, whoever finds it. `metadata` is JSON: every hit gets a mapping of its own."""
+
+    id: int
+    text: str
+    source: str
+    lines: tuple[int, int]
+    span: tuple[int, int]
+    heading: tuple[str, ...]
+    timestamp: datetime | None
+    metadata: str
 
 
-def make_hit(row: tuple[Any, ...], score: float, cosine: float, vector: NDArray[np.float32]) -> Hit:
+def hit_rows(conn: sqlite3.Connection, ids: Sequence[int], known: dict[int, HitRow]) -> dict[int, HitRow]:
+    """Return the rows of chunks, by id, as `known` has them; what it has not is read, and put there.
+
+    A chunk never changes and its id is never given again, so `known` holds as long as the chunks are there. It is
+    emptied when it is full.
+    """
+    found = {id_: known[id_] for id_ in ids if id_ in known}
+    missing = [id_ for id_ in ids if id_ not in found]
+    if missing:
+        read = {row[0]: _hit_row(row) for row in conn.execute(_ROWS, (json.dumps(missing),))}
+        if len(known) + len(read) > MOST_KNOWN:
+            known.clear()
+        if len(read) <= MOST_KNOWN:
+            known.update(read)
+        found |= read
+    return found
+
+
+def _hit_row(row: tuple[Any, ...]) -> HitRow:
+    id_, text, source, first_line, last_line, start, end, heading, timestamp, metadata = row
+    lines, span = (first_line, last_line), (start, end)
+    return HitRow(id_, text, source, lines, span, tuple(json.loads(heading)), catalog.moment(timestamp), metadata)
+
+
+def make_hit(row: HitRow, score: float, cosine: float, vector: NDArray[np.float32]) -> Hit:
     """Make a hit of a row of `hit_rows`."""
-    id_, text, source, start_line, end_line, start_char, end_char, heading, timestamp, metadata = row
     return Hit(
-        id=id_,
-        content=text,
-        score=score,
-        cosine=max(-1.0, min(1.0, cosine)),
-        source=source,
-        start_line=start_line,
-        end_line=end_line,
-        start_char=start_char,
-        end_char=end_char,
-        heading=tuple(json.loads(heading)),
-        timestamp=catalog.moment(timestamp),
-        metadata=json.loads(metadata),
-        vector=vector,
+        row.id,
+        row.text,
+        score,
+        max(-1.0, min(1.0, cosine)),
+        row.source,
+        *row.lines,
+        *row.span,
+        row.heading,
+        row.timestamp,
+        json.loads(row.metadata),
+        vector,
     )
 
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import logging
 import os
+import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -275,17 +277,55 @@ class KnowledgeBase:
         now: datetime | None = None,
     ) -> list[Hit]:
         """Do what `search` does for a query whose unit vector (dim,) the caller has already."""
-        with self._store.read() as conn:
-            check = self._view is None
-            view = self._current(conn)
-            if check or view.fingerprint != self.encoder.fingerprint:
-                check_model(conn, self._store, self.encoder)
-            allowed = allowed_rows(conn, view, filter, as_utc(now, "now"))
-            if not query.strip():
-                return []
-            found = best_rows(conn, view, self.calibration.asked(query, vector), limit, min_score, allowed)
-            rows = hit_rows(conn, found.ids.tolist()) if len(found.ids) else {}
-        each = zip(found.ids.tolist(), found.scores.tolist(), found.cosines.tolist(), found.vectors, strict=True)
+        with self._looking() as (conn, view):
+            return self._search(conn, view, query, vector, limit, min_score, filter, now)
+
+    def search_newest(
+        self,
+        query: str,
+        vector: NDArray[np.float32],
+        limit: int = 5,
+        min_score: float = 0.0,
+        filter: Mapping[str, Any] | None = None,
+        *,
+        now: datetime | None = None,
+    ) -> list[tuple[Hit, str]]:
+        """Do what `search_vector` does, but documents that have a newer version do not count to `limit`.
+
+        Their passages stand among the others, with a line that says which version is there (else ""); see `superseded`.
+        """
+        with self._looking() as (conn, view):
+            old, wanted = view.superseded(conn), limit
+            while True:
+                hits = self._search(conn, view, query, vector, wanted, min_score, filter, now)
+                missing = limit - sum(hit.source not in old for hit in hits) if old else 0
+                if missing <= 0 or len(hits) < wanted:
+                    break
+                wanted += max(missing, wanted)  # doubling: a few searches, however many old passages there are
+        if not old:
+            return [(hit, "") for hit in hits]
+        newest = [place for place, hit in enumerate(hits) if hit.source not in old]
+        last = len(hits) if len(newest) < limit else newest[limit - 1] + 1
+        return [(hit, old.get(hit.source, "")) for hit in hits[:last]]
+
+    def _search(
+        self,
+        conn: sqlite3.Connection,
+        view: View,
+        query: str,
+        vector: NDArray[np.float32],
+        limit: int,
+        min_score: float,
+        filter: Mapping[str, Any] | None,
+        now: datetime | None,
+    ) -> list[Hit]:
+        allowed = allowed_rows(conn, view, filter, as_utc(now, "now"))
+        if not query.strip():
+            return []
+        found = best_rows(conn, view, self.calibration.asked(query, vector), limit, min_score, allowed)
+        ids = found.ids.tolist()
+        rows = hit_rows(conn, ids, view.known)
+        each = zip(ids, found.scores.tolist(), found.cosines.tolist(), found.vectors, strict=True)
         hits = [make_hit(rows[id_], score, cosine, row) for id_, score, cosine, row in each]
         return sorted(hits, key=rank)[:limit]
 
@@ -336,7 +376,17 @@ class KnowledgeBase:
 
     # -- upkeep -------------------------------------------------------------------------------------------------
 
-    def _current(self, conn: Any) -> View:
+    @contextmanager
+    def _looking(self) -> Generator[tuple[sqlite3.Connection, View]]:
+        """Lend a connection inside one snapshot, and the view of it, made with this object's encoder."""
+        with self._store.read() as conn:
+            check = self._view is None
+            view = self._current(conn)
+            if check or view.fingerprint != self.encoder.fingerprint:
+                check_model(conn, self._store, self.encoder)
+            yield conn, view
+
+    def _current(self, conn: sqlite3.Connection) -> View:
         with self._view_lock:
             view = load_view(conn, self.path, self._view)
             # a thread that took its snapshot earlier must not put an older view back

@@ -288,20 +288,9 @@ class RAGTool(_Tool):
         vector = (encoder if own else self.knowledge.encoder).encode_queries([query])[0] if query.strip() else None
         if vector is None:
             return []
-        old = self.knowledge.superseded()
-        wanted = limit
-        while True:
-            hits = self.knowledge.search_vector(query, vector, wanted, min_score, filter, now=now)
-            missing = limit - sum(hit.source not in old for hit in hits)
-            if missing <= 0 or len(hits) < wanted:
-                break
-            wanted += max(missing, wanted)  # doubling: a few searches, however many old passages there are
-        current = [hit for hit in hits if hit.source not in old][:limit]
-        last = len(hits) if len(current) < limit else hits.index(current[-1]) + 1
+        found = self.knowledge.search_newest(query, vector, limit, min_score, filter, now=now)
         origin = self.knowledge.audits.origin
-        return [
-            _candidate(hit, origin("", hit.source), with_vector=own, why=old.get(hit.source, "")) for hit in hits[:last]
-        ]
+        return [_candidate(hit, origin("", hit.source), with_vector=own, why=why) for hit, why in found]
 
 
 def _candidate(hit: Hit, origin: Origin, *, with_vector: bool, why: str = "") -> Candidate:

@@ -32,6 +32,7 @@ from ctx_vector.versions import document_of, newer, version_key
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ctx_vector.hits import HitRow
     from ctx_vector.index import Ids, Vectors
 
 FILE_ROWS: Final = 50_000  # with fewer, reading SQLite takes under a quarter of a second
@@ -77,6 +78,7 @@ class View:
     indexes: Mapping[str, FlatIndex | TailedIndex]
     files: Mapping[str, IndexFile]
     has_expiring: bool
+    known: dict[int, HitRow] = field(default_factory=dict)  # rows of chunks found so far: hits.py
     _facts: dict[str, Any] = field(default_factory=dict)
 
     def sieve(self) -> Sieve | None:
@@ -140,6 +142,16 @@ class View:
             facts = {row[0]: DocumentFacts(row[1], catalog.moment(row[2]), json.loads(row[3])) for row in rows}
             self._facts["documents"] = facts
         return facts
+
+    def expired(self, conn: sqlite3.Connection, now: datetime) -> bool:
+        """Tell whether the time of any live document has come."""
+        if not self.has_expiring:
+            return False
+        if "first_expiry" not in self._facts:
+            times = [facts.expires_at for facts in self.facts(conn).values() if facts.expires_at is not None]
+            self._facts["first_expiry"] = min(times, default=None)
+        first: datetime | None = self._facts["first_expiry"]
+        return first is not None and first <= now
 
     def superseded(self, conn: sqlite3.Connection) -> dict[str, str]:
         """Return the sources of documents of which a newer version is live, and which; worked out once a view."""
