@@ -61,6 +61,7 @@ AT_HIGH: Final = 0.9
 OTHER_LANGUAGE: Final = 0.85
 KEYWORD_WEIGHT: Final = 60.0
 LANGUAGES: Final = ("en", "zh")
+_ROUNDING: Final = 1e-6  # of an excess, far more than float64 loses on the way to a relevance and back
 
 _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
 _LATIN_WORDS = re.compile("[A-Za-z\u00c0-\u024f]+")
@@ -319,6 +320,17 @@ class Asked:
         """Return the relevance (n,) float64 in [0, 1] of texts with these excesses (n,) and `points` (6, n)."""
         return _seen_from(_relevance(excess, *points[2:5]), points[5])
 
+    def least_product(
+        self, relevance: float, known: NDArray[np.float64], points: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Return what is missing to `known` (m,) at least, for the sum as a product with the direction to give this
+        relevance; a little less, for rounding. `points` are (6, m).
+        """
+        import numpy as np
+
+        needed = [_least_excess(relevance, *column) for column in points[2:].T.tolist()]
+        return np.array(needed) - self.excess_of(known, points) - _ROUNDING
+
     def hybrid_points(self, languages: Sequence[str]) -> NDArray[np.float64]:
         """Return what the hybrid has to know besides `points`, (6, languages): unit, weight, and its map."""
         import numpy as np
@@ -337,6 +349,19 @@ class Asked:
         """Return the hybrid relevance (n,) of excesses and keyword shares (n,), with both kinds of points (6, n)."""
         unit, weight, unrelated, line, match, high = more
         return _seen_from(_relevance(excess / unit + weight * shares - unrelated, line, match, high), points[5])
+
+
+def _least_excess(relevance: float, line: float, match: float, high: float, share: float) -> float:
+    """Return the excess from which on the relevance is at least this, but for rounding."""
+    seen = relevance if relevance <= AT_LINE else AT_LINE + (relevance - AT_LINE) / share
+    if seen <= 0:
+        return -math.inf
+    if seen < AT_LINE:
+        return line + math.log(seen / AT_LINE) * line / 3
+    if seen < AT_MATCH:
+        return line + (seen - AT_LINE) / (AT_MATCH - AT_LINE) * (match - line)
+    decay = math.log((1 - AT_MATCH) / (1 - AT_HIGH)) / (high - match)
+    return match - math.log(max(1 - seen, 1e-9) / (1 - AT_MATCH)) / decay
 
 
 def _share(asked: str, said: str) -> float:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     Scores = NDArray[np.float64]
 
-_NAMED: Final = 56  # and 8 more for every row wanted: a sieve's error takes so many
-_NAMED_EACH: Final = 8
+_NAMED: Final = 128  # and 16 more for every row wanted: the error of a sieve takes so many
+_NAMED_EACH: Final = 16
 _SPARE: Final = 8  # rows that an index gives beyond those wanted
 _MORE: Final = 4  # times as many, when they are not enough
 _MOST: Final = 8  # a sieve that names more than an eighth of the rows saves nothing
@@ -42,6 +42,15 @@ class Found:
     vectors: Vectors
     scores: Scores
     cosines: Scores
+
+    def with_more(self, other: Found) -> Found:
+        """Return these and the others."""
+        return Found(
+            np.concatenate((self.ids, other.ids)),
+            np.concatenate((self.vectors, other.vectors)),
+            np.concatenate((self.scores, other.scores)),
+            np.concatenate((self.cosines, other.cosines)),
+        )
 
     def over(self, least: float) -> Found:
         """Return those whose relevance is at least this."""
@@ -65,7 +74,7 @@ def best_rows(
 
 def _least(scores: Scores, limit: int, min_score: float) -> float:
     """Return the lowest score that counts, of those known."""
-    return max(min_score, float(np.partition(scores, -limit)[-limit])) if len(scores) > limit else min_score
+    return max(min_score, float(np.partition(scores, -limit)[-limit])) if len(scores) >= limit else min_score
 
 
 def _sieved(view: View, sieve: Sieve, asked: Asked, points: Scores, limit: int, min_score: float) -> Found | None:
@@ -74,16 +83,25 @@ def _sieved(view: View, sieve: Sieve, asked: Asked, points: Scores, limit: int, 
     while named <= len(sieve) // _MOST:
         places, products, means, error = sieve.nearest(asked.direction, named)
         groups = sieve.groups(places)
-        ids, vectors = view.rows(groups, sieve.within(places, groups))
-        excess, cosines = asked.excess(vectors, points[:, groups])
-        # with the most that a row of each language can be that is not named
-        most = asked.excess_of(means + np.float64(products[-1] + error), points)
-        everyone = np.concatenate((groups, np.arange(len(means))))
-        scores = asked.relevance(np.concatenate((excess, most)), points[:, everyone])
-        scores, bounds = scores[:named], scores[named:]
-        least = _least(scores, limit, min_score)
-        if bounds.max() < least:
-            return Found(ids, vectors, scores, cosines).over(least)
+
+        def scored(some: Ids, places: Ids = places, groups: Ids = groups) -> Found:
+            places, groups = places[some], groups[some]
+            ids, vectors = view.rows(groups, sieve.within(places, groups))
+            excess, cosines = asked.excess(vectors, points[:, groups])
+            return Found(ids, vectors, asked.relevance(excess, points[:, groups]), cosines)
+
+        # the best by what is known so far are scored exactly, and tell what the others would have to be at least
+        near = (products + means[groups]).astype(np.float64)
+        guess = asked.relevance(asked.excess_of(near, points[:, groups]), points[:, groups])
+        likely = np.argpartition(guess, -limit)[-limit:]
+        first = scored(likely)
+        reach = means + np.float64(error)
+        rest = products >= asked.least_product(_least(first.scores, limit, min_score), reach, points)[groups]
+        rest[likely] = False
+        both = first.with_more(scored(np.flatnonzero(rest)))
+        least = _least(both.scores, limit, min_score)
+        if products[-1] < asked.least_product(least, reach, points).min():
+            return both.over(least)
         named *= _MORE
     return None
 

@@ -10,8 +10,8 @@ with the longest of all rows. So `nearest` returns rows, best first, and no row 
 product higher than that of the last one and the error: who scores the rows exactly knows whether the best are surely
 among them (dense.py).
 
-With multilingual-e5-small the error is 0.006-0.008: of 10,000 rows some 60 are named to be sure of the best 5. They
-take 3.8 MB (float32: 15), and a search 0.15-0.25 ms (float32: 0.4-0.6), by how much is in the processor's cache.
+With multilingual-e5-small the error is 0.006-0.008: of 10,000 rows, 10-40 are scored exactly to be sure of the best 5.
+The bytes take 3.8 MB (float32: 15), a search 0.15-0.25 ms (float32: 0.4-0.6, more when memory is busy).
 """
 
 from __future__ import annotations

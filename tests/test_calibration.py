@@ -171,6 +171,35 @@ def test_the_map_ascends_and_goes_through_its_points(shipped: Calibration, pair:
     assert 0 < points.line < points.match < points.high
 
 
+@pytest.mark.parametrize("asked", LANGUAGES)
+def test_the_least_product_of_a_relevance_is_just_below_it(shipped: Calibration, asked: str) -> None:
+    query = shipped.asked({"en": "a", "zh": "文"}[asked], shipped.questions[asked])
+    points = query.points(["en", "zh", "other"])
+    known = np.array([0.1, -0.4, 0.0])
+    for relevance in [1e-300, 1e-9, 0.05, 0.1, 0.1 + 1e-12, 0.4, 0.595, 0.69, 0.7, 0.8, 0.85, 0.9, 1 - 1e-8]:
+        product = query.least_product(relevance, known, points)
+        assert (query.relevance(query.excess_of(known + product, points), points) < relevance).all()
+        reached = query.relevance(query.excess_of(known + product + 2e-6, points), points) >= relevance
+        # a text in another language than the question's cannot have every relevance
+        assert (reached | (points[5] < 1) & (relevance > 0.86)).all()
+    assert (query.least_product(0.0, known, points) == -np.inf).all()
+    assert np.isfinite(query.least_product(1.0, known, points)).all()
+
+
+@pytest.mark.parametrize("asked", LANGUAGES)
+def test_texts_of_a_language_rank_by_the_direction_as_by_their_relevance(shipped: Calibration, asked: str) -> None:
+    rng = np.random.default_rng(3)
+    rows = shipped.passages["zh"] + rng.standard_normal((300, 384)).astype(np.float32) * 0.02
+    query = shipped.asked({"en": "a", "zh": "文"}[asked], shipped.questions[asked] + rows[0])
+    points = query.points(["zh"])
+    excess, cosines = query.excess(rows, points)
+    products = rows.astype(np.float64) @ query.direction.astype(np.float64)
+    assert query.excess_of(products, points) == pytest.approx(excess, abs=1e-6)
+    assert (np.argsort(cosines) != np.argsort(excess)).any()
+    order = np.argsort(products)
+    assert (np.diff(query.relevance(excess, points)[order]) > -1e-6).all()
+
+
 @pytest.mark.parametrize("languages", [("en", "en"), ("zh", "zh"), ("zh", "en")])
 def test_relevance_rises_with_the_cosine_within_a_language_pair(
     shipped: Calibration, cached: CachedEncoder, languages: tuple[str, str]
