@@ -147,9 +147,15 @@ class ContextBuilder:
         if shares is not None:
             shared.layers = Layers.of(shares, configs)
             shared.live = LiveSources(
-                configs, scope=scope, base_dir=base_dir, allow_python=allow_python, encoder=shared.encoder
+                configs,
+                scope=scope,
+                base_dir=base_dir,
+                allow_python=allow_python,
+                encoder=shared.encoder,
+                audit=self.audit,
             )
         self._use(shared, config or ContextConfig())
+        self._check_system()
 
     @classmethod
     def from_config(
@@ -192,10 +198,10 @@ class ContextBuilder:
         builder = cls(**{**arguments, **replacements, "allow_python": allow_python})
         if "config" not in replacements:
             builder._use(builder._shared, settings.config, limited=True)
-        builder.check_system()
+            builder._check_system()
         return builder
 
-    def check_system(self) -> None:
+    def _check_system(self) -> None:
         """Raise ConfigError when the files of the layer system are over its share: the layer is never cut."""
         live, layers = self._shared.live, self._shared.layers
         if live is not None and layers is not None:
@@ -437,8 +443,11 @@ class ContextBuilder:
     def _facts(self, config: ContextConfig) -> dict[str, Any]:
         """Return what a build was made with: names, fingerprints, versions."""
         encoder = self._shared.loaded()
+        live = self._shared.live
         try:
             version = getattr(getattr(self.rag_tool, "knowledge", None), "version", None)
+            if version is None and live is not None:
+                version = live.knowledge_version()
         except CtxVectorError:  # a knowledge base that broke is a fault in the record already
             version = None
         return {

@@ -80,6 +80,8 @@ def fill(
     for row in ranked:
         if not row.reason and row.part in left_out:
             row.drop("quota", f"include.{row.part} is False")
+    if layers is not None:
+        layers.bound(ranked)
     rows = [row for row in ranked if not row.reason]
     layout = template.layout(_extras(rows))
     filler = Filler(layout, template, config, shortener)

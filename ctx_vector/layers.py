@@ -47,12 +47,16 @@ def layer_of(section: str, group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds one source: fractions of its layer's cap, tokens, and what becomes of what does not fit."""
+    """What bounds one source: fractions of its layer's cap, tokens, what becomes of what does not fit, and for what was
+    not found by a search already the number of items and the least relevance.
+    """
 
     min_share: float = 0.0
     max_share: float = 1.0
     max_tokens: int | None = None
     degrade: str = "summarise"
+    top_k: int | None = None
+    score_threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +73,34 @@ class Layers:
         limits: dict[str, Limits] = {}
         titles: dict[str, str] = {}
         for config in configs:
-            limits[config.name] = Limits(config.min_share, config.max_share, config.max_tokens, config.degrade)
+            searched = isinstance(config.loader, str) and config.loader.startswith(("kb:", "memory:"))
+            limits[config.name] = Limits(
+                config.min_share,
+                config.max_share,
+                config.max_tokens,
+                config.degrade,
+                None if searched else config.top_k,
+                None if searched else config.score_threshold,
+            )
             if config.title and config.enabled:
                 titles.setdefault(config.layer, config.title)
         return cls(shares, limits, titles)
+
+    def bound(self, rows: Iterable[Ranked]) -> None:
+        """Drop what is under its source's `score_threshold` or beyond its `top_k`; rows come best first."""
+        counts: dict[str, int] = {}
+        for row in rows:
+            name = row.candidate.source
+            limits = self.sources.get(name)
+            if row.reason or limits is None or row.part == "system":
+                continue
+            least, most = limits.score_threshold, limits.top_k
+            if least is not None and row.relevance < least:
+                row.drop("below_floor", f"relevance {row.relevance:.3f} < score_threshold {least:g} of {name}")
+            elif most is not None and counts.get(name, 0) >= most:
+                row.drop("quota", f"over top_k {most} of {name}")
+            else:
+                counts[name] = counts.get(name, 0) + 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values, from which `from_dict` makes the same."""

@@ -27,8 +27,10 @@ from ctx_vector.errors import ConfigError, CtxVectorError, InputError
 from ctx_vector.gather import SourceSpec, is_error_text, packet_of
 from ctx_vector.packets import Candidate, ContextPacket
 from ctx_vector.rules import nearest, shown
+from ctx_vector.source_loaders import open_loader
 from ctx_vector.sources import SHARED, SourceConfig, check_sources, read_expiry, scopes_of
 from ctx_vector.stages import Request
+from ctx_vector.versions import document_of
 
 if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
@@ -48,7 +50,8 @@ class SourceFault(CtxVectorError, RuntimeError):
 
 
 class LiveSources:
-    """The sources of one builder. `scope` is the builder's own; `base_dir` roots the paths of loaders given as text.
+    """The sources of one builder. `scope` is the builder's own; `base_dir` roots the paths of loaders given as text;
+    `audit` is the AuditLog that sessions are read from.
 
     A loader object may have `stamp()` (a static source is loaded again when it changes; None: never), `modified()`
     (when its content was changed), `asks` (True: its answer depends on the request, so that it is never kept), `plain`
@@ -65,6 +68,7 @@ class LiveSources:
         base_dir: str | Path | None = None,
         allow_python: bool = False,
         encoder: Callable[[], Encoder] | None = None,
+        audit: Any = None,
     ) -> None:
         problems = check_sources(configs, scope)
         self.configs = tuple(configs)
@@ -74,18 +78,14 @@ class LiveSources:
             try:
                 loader = config.loader
                 if isinstance(loader, str) and config.enabled:
-                    loader = _opened(config, base_dir, allow_python, encoder)
+                    loader = open_loader(
+                        config, base_dir=base_dir, allow_python=allow_python, encoder=encoder, audit=audit
+                    )
                 self._sources[config.name] = _Live(config, loader, scope)
             except ConfigError as error:
                 problems += error.problems
         if problems:
             raise ConfigError(problems)
-
-    def __getitem__(self, name: str) -> SourceConfig:
-        return self._sources[name].config
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._sources
 
     def specs(self, query: str, overrides: Mapping[str, Any] | None = None) -> tuple[SourceSpec, ...]:
         """Return what to gather from, in the order of the configs; disabled sources are left out.
@@ -106,11 +106,6 @@ class LiveSources:
             if live.config.enabled and (name in given or query.strip() or live.config.layer in _ALWAYS)
         )
 
-    def estimator(self, name: str) -> Callable[[str], int] | None:
-        """Return the `estimate_tokens` of a source's loader, if it has one."""
-        found = getattr(self._sources[name].loader, "estimate_tokens", None)
-        return found if callable(found) else None
-
     def system_tokens(self, tokens: Callable[[str], int]) -> dict[str, int]:
         """Return the size of every source of the layer system that is a file, counted by `tokens`.
 
@@ -128,9 +123,12 @@ class LiveSources:
             raise ConfigError(problems)
         return found
 
-    def versions(self) -> dict[str, str]:
-        """Return the version of every source that is given one."""
-        return {config.name: config.version for config in self.configs if config.version is not None}
+    def knowledge_version(self) -> int | None:
+        """Return the version of the first knowledge base that is searched, None without one."""
+        for live in self._sources.values():
+            if live.config.enabled and (knowledge := getattr(live.loader, "knowledge", None)) is not None:
+                return int(knowledge.version)
+        return None
 
 
 def check_system(tokens: Mapping[str, int], share: int) -> list[str]:
@@ -149,14 +147,6 @@ def check_system(tokens: Mapping[str, int], share: int) -> list[str]:
         f"budget.system: the layer system takes {total:,} tokens ({parts}), over its share of {share:,}; "
         "it is never cut, so shorten a source or raise the share"
     ]
-
-
-def _opened(
-    config: SourceConfig, base_dir: str | Path | None, allow_python: bool, encoder: Callable[[], Encoder] | None
-) -> Any:
-    from ctx_vector.source_loaders import open_loader
-
-    return open_loader(config, base_dir=base_dir, allow_python=allow_python, encoder=encoder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +280,10 @@ class _Live:
         scopes = scopes_of(meta.get("scope"))
         if scopes and not self._scopes.intersection(scopes):
             return self._left_out("scope", f"of the scope {', '.join(scopes)[:80]}", found)
-        if self.config.version is not None:
-            meta.setdefault("version", self.config.version)
+        if self.config.version is not None and meta.get("version") is None:
+            meta["version"] = self.config.version
+            if document_of(meta) is None:  # what has the version of its source is no older than what has another one
+                meta["document_id"] = f"{self.config.name}#{found.packet.id}"
         stamp, life = found.packet.timestamp, self._expires
         if isinstance(life, timedelta) and stamp is not None and "expires_at" not in meta:
             if (expiry := _after(stamp, life)) is not None:

@@ -31,7 +31,8 @@ from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.plain_yaml import MOST_CHARS, REFUSED, PlainYaml, read_yaml
 from ctx_vector.rules import MOST_TOKENS, Rule, nearest, number, shown, typed
 from ctx_vector.scoring import make_scorer
-from ctx_vector.source_loaders import check_loader, rooted
+from ctx_vector.source_files import rooted
+from ctx_vector.source_loaders import check_loader
 from ctx_vector.sources import SHARED, LayerShares, SourceConfig, check_sources
 
 T = TypeVar("T")
@@ -176,6 +177,9 @@ class _Check:
         config = self._context(context, size, base)
         sources = self._sources(self._mapping("sources", top), base)
         audit = self._audit(self._section("audit", top, AUDIT_RULES), base)
+        for source in sources:
+            if source.loader == "session:" and source.enabled and audit is not None and not audit.enabled:
+                self._add(("sources", source.name, "loader"), "session: reads the audit, which is not enabled")
         if self.problems or shares is None or config is None or base is None or audit is None:
             raise ConfigError(self._in_order())
         return Settings(

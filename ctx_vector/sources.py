@@ -147,11 +147,12 @@ def read_expiry(value: Any) -> datetime | timedelta | None:
 class SourceConfig:
     """One source of context, and how much of it there may be.
 
-    `loader` is a function of the request, an object with `load(request)` and maybe `estimate_tokens(text)`, or a text
-    such as ``yaml:faq.yaml``, ``kb:kb`` or ``python:module.function``; `args` go to it. `priority`: smaller comes first
-    inside the layer; `authoritative` goes to the layer's end. `top_k` and `score_threshold` (a calibrated relevance in
-    [0, 1]) replace those of the request. `max_tokens` caps what is used of it, `min_share` and `max_share` do as
-    fractions of the layer's cap. `degrade` is what happens when it does not fit: `extract`, `summarise` or `drop`.
+    `loader` is a function of the request, an object with `load(request)`, or a text such as ``yaml:faq.yaml``,
+    ``kb:kb`` or ``python:module.function``; `args` go to it. `priority`: smaller comes first inside the layer;
+    `authoritative` goes to the layer's end. `top_k` and `score_threshold` (a relevance in [0, 1]) are those of the
+    search, and for other loaders choose among what they give. `max_tokens` caps what is used of it, `min_share` and
+    `max_share` do as fractions of the layer's cap. `degrade` is what happens when it does not fit: `extract`,
+    `summarise` or `drop`.
 
     `timeout` is in seconds, None waits for ever. `expires` is a date, or a duration (`12h`, `30d`) from the time of the
     content. `version` is that of its packets, unless they have one of their own. `scope` names who may see it.

@@ -5,7 +5,8 @@ import threading
 import pytest
 from pipeline_help import NOW, HashEncoder, check, read, tokens
 
-from ctx_vector import ConfigError, ContextBuilder, ContextConfig, LayerShares, SourceConfig
+from ctx_vector import ConfigError, ContextBuilder, ContextConfig, KnowledgeBase, LayerShares, SourceConfig
+from ctx_vector.builder import rebuild
 from ctx_vector.errors import InputError
 from ctx_vector.settings import load_settings
 
@@ -240,3 +241,46 @@ def test_tokens_of_layers_hold(folder):
     built = assembled(made(folder))
     assert tokens(built.text) <= 4000
     assert 0 < built.budget.sources["faq"].tokens
+
+
+# -- limits of sources that are not searched --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layer", ["static", "dynamic", "tool", "memory"])
+def test_top_k_and_a_threshold_choose_the_best_of_what_a_source_gives(layer):
+    items = [{"content": f"{score}", "score": score} for score in (0.1, 0.9, 0.5, 0.3, 0.7)]
+
+    def kept(**limits):
+        source = SourceConfig("s", layer, lambda request: items, **limits)
+        config = ContextConfig(strategy="jaccard", min_relevance=0)
+        built = assembled(ContextBuilder(sources=[source], config=config), "q")
+        assert rebuild(built.trace).to_dict()["kept"] == built.to_dict()["kept"]
+        return {item.packet.content for item in built.kept}, {item.reason for item in built.dropped}
+
+    assert kept() == ({"0.1", "0.9", "0.5", "0.3", "0.7"}, set())
+    assert kept(top_k=2) == ({"0.9", "0.7"}, {"quota"})
+    assert kept(score_threshold=0.3) == ({"0.9", "0.7", "0.5", "0.3"}, {"below_floor"})
+    assert kept(top_k=1, score_threshold=0.95) == (set(), {"below_floor"})
+
+
+def test_rules_are_never_chosen_among():
+    source = SourceConfig("rules", "system", lambda request: ["a", "b", "c"], top_k=1, score_threshold=1)
+    built = assembled(ContextBuilder(sources=[source]), "q")
+    assert len(built.kept) == 3
+
+
+def test_the_version_of_the_knowledge_stands_in_the_record(tmp_path, encoder):
+    with KnowledgeBase(tmp_path / "kb", encoder) as kb:
+        kb.add_text("Goods can be returned within thirty days.", "refund.md", metadata={"version": "2"})
+        source = SourceConfig("policies", "dynamic", "kb:kb")
+        builder = ContextBuilder(
+            sources=[source], base_dir=tmp_path, encoder=encoder, config=ContextConfig(versions=True)
+        )
+        built = assembled(builder, "How long can goods be returned?")
+        assert built.meta["knowledge_version"] == 1 and "(version: 2)" in built.text
+        kb.add_text("Goods can be returned within sixty days.", "refund.md", metadata={"version": "3"})
+        built = assembled(builder, "How long can goods be returned?")
+        assert built.meta["knowledge_version"] == 2 and "(version: 3)" in built.text and "thirty" not in built.text
+        kb.rollback(1)
+        built = assembled(builder, "How long can goods be returned?")
+        assert built.meta["knowledge_version"] == 1 and "(version: 2)" in built.text and "sixty" not in built.text

@@ -33,7 +33,7 @@ LAYERS = {
         filling parts layers tool_rows placing select compress structure layout""",
     "what the stages stand on": """
         audit_tables
-        tools trim summary source_loaders
+        tools trim summary source_loaders source_files
         knowledge sync staging sync_report upkeep views dense hits filters catalog
         transcripts
         memory memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",

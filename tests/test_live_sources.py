@@ -322,7 +322,6 @@ def test_the_version_travels_with_every_packet():
         3,
         "2.1",
     ]
-    assert LiveSources([source(broken, "a", version="1"), source(broken, "b")]).versions() == {"a": "1"}
 
 
 def test_scores_and_times_survive():

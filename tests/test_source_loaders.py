@@ -2,17 +2,19 @@
 
 import os
 import threading
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pipeline_help import NOW, STEADY
+from pipeline_help import NOW, STEADY, HashEncoder
 
-from ctx_vector import ConfigError, KnowledgeBase, Memory, SourceConfig
+from ctx_vector import ConfigError, ContextBuilder, ContextConfig, KnowledgeBase, Memory, SourceConfig
+from ctx_vector.audit import AuditLog
 from ctx_vector.errors import InputError, LoaderError
 from ctx_vector.gather import gather
 from ctx_vector.live_sources import LiveSources
-from ctx_vector.source_loaders import MOST_BYTES, items_of, rooted
+from ctx_vector.source_files import MOST_BYTES, items_of, rooted
 from ctx_vector.stages import Request
 
 FAQ = """
@@ -70,10 +72,30 @@ def test_a_yaml_file_has_items_with_versions_and_expiry(tmp_path):
     first, second, third = (item.packet.meta for item in found.candidates)
     assert first == {
         "type": "knowledge", "id": "returns", "version": "1.10", "source": "数据/faq.yaml",
-        "document_id": "数据/faq.yaml#returns",
+        "document_id": "数据/faq.yaml#id=returns",
     }  # fmt: skip
     assert (second["expires_at"], second["priority"], second["团队"]) == ("2025-02-01", 2, "物流")
-    assert third == {"type": "knowledge", "source": "数据/faq.yaml"}
+    assert third == {"type": "knowledge", "source": "数据/faq.yaml", "document_id": "数据/faq.yaml#3"}
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        (
+            "- {id: a, content: alt, version: 1}\n- {id: a, content: neu, version: 2}\n- {id: b, content: b}",
+            ["neu", "b"],
+        ),
+        ("- {content: alt, version: 1.9}\n- {content: neu, version: 1.10}\n- egal", ["neu", "egal"]),
+        ("version: 2\nitems: [a, {content: b, version: 3}, {content: c, version: 1}]", ["a", "b"]),
+        ("- {product: chair, version: 1}\n- {product: table, version: 2}", ["product: chair", "product: table"]),
+        ("- {document_id: x, content: alt, version: 1}\n- {document_id: x, content: neu, version: 2}", ["neu"]),
+        ("- {id: a, content: a}\n- {id: a, content: b}", ["a", "b"]),
+    ],
+)
+def test_what_counts_as_versions_of_one_item(tmp_path, text, kept):
+    write(tmp_path, "x.yaml", text)
+    assert texts(ask(live(tmp_path, "yaml:x.yaml"))) == kept
+    assert texts(ask(live(tmp_path, "yaml:x.yaml", version="9"))) == kept
 
 
 @pytest.mark.parametrize(
@@ -255,8 +277,44 @@ def test_a_file_that_is_not_there_is_an_error_at_the_start(tmp_path):
     assert "there is no knowledge base" in problem(lambda: live(tmp_path, "kb:kb"))
 
 
-def test_a_session_is_refused_until_there_is_an_audit(tmp_path):
-    assert "needs the audit log" in problem(lambda: live(tmp_path, "session:"))
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_has_the_turns_that_the_audit_recorded(tmp_path):
+    audit = AuditLog(tmp_path / "audit.sqlite3")
+    builder = ContextBuilder(
+        sources=[SourceConfig("before", "memory", "session:")],
+        config=ContextConfig(strategy="jaccard", min_relevance=0, locale="zh"),
+        audit=audit,
+        encoder=HashEncoder(),
+    )
+    talk = []
+
+    def ask_(question, session="s1", **given):
+        talk.append(question)
+        at = NOW + timedelta(minutes=len(talk))
+        return builder.assemble(question, session_id=session, now=at, **given)
+
+    said = lambda built: [item.packet.content for item in built.kept if item.source == "before"]  # noqa: E731
+    assert said(ask_("订单A1还能退吗？")) == []
+    answered = [{"role": "user", "content": "订单A1还能退吗？"}, {"role": "assistant", "content": "可以，三十天内。"}]
+    assert said(ask_("运费谁出？", conversation_history=answered)) == ["user: 订单A1还能退吗？"]
+    found = said(ask_("退款要多久？"))
+    assert sorted(found) == ["user: 订单A1还能退吗？\nassistant: 可以，三十天内。", "user: 运费谁出？"]
+    other = ask_("别的客户", session="s2")
+    assert said(other) == [] and ("before", "empty") in [(item.source, item.reason) for item in other.dropped]
+    assert said(builder.assemble("没有会话")) == []
+    audit.purge("订单A1还能退吗？")
+    assert not any("订单A1" in text for text in said(ask_("还在吗？")))
+    for number in range(8):
+        ask_(f"第{number}问")
+    assert sorted(said(ask_("最后"))) == [f"user: 第{number}问" for number in range(3, 8)]
+    audit.close()
+
+
+def test_a_session_needs_an_audit(tmp_path):
+    assert "session: reads the audit, and there is none" in problem(lambda: live(tmp_path, "session:"))
+    assert "args.x: unknown argument (it takes none)" in problem(lambda: live(tmp_path, "session:", args={"x": 1}))
 
 
 # -- knowledge and memory ---------------------------------------------------------------------------------------------

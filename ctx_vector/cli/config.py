@@ -42,13 +42,20 @@ def check(
       ctx-vector config check context.yaml
       ctx-vector config check context.yaml --scope agent_a --json
     """
+    from ctx_vector.audit import AuditLog
     from ctx_vector.errors import ConfigError
     from ctx_vector.live_sources import LiveSources
     from ctx_vector.settings import load_settings
 
     try:
         settings = load_settings(file, scope=scope, allow_python=allow_python)
-        live = LiveSources(settings.sources, scope=scope, base_dir=settings.base_dir, allow_python=allow_python)
+        live = LiveSources(
+            settings.sources,
+            scope=scope,
+            base_dir=settings.base_dir,
+            allow_python=allow_python,
+            audit=AuditLog(settings.audit.path),  # its file is made by the first build only
+        )
         tokens = _system_tokens(settings, live)
     except ConfigError as error:
         if json:
