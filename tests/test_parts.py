@@ -1,5 +1,6 @@
 """Part budgets: each part up to its own, then shrinking in the declared order."""
 
+import json
 import re
 
 import pytest
@@ -36,8 +37,19 @@ def used(built, part):
     return sum(item.tokens for item in built.kept if item.packet.type == kind)
 
 
+def tool_of(count, name):
+    """Return a tool whose line takes `count` tokens."""
+    size = count
+    while True:
+        made = {"name": name, "description": " ".join(["cat"] * size), "parameters": {"type": "object"}}
+        line = json.dumps(made, separators=(",", ":")) + "\n"
+        if tokens(line) == count:
+            return made
+        size -= 1
+
+
 def practice(**changes):
-    """The practice case: system 300, query 100, 4 documents of 750, 10 turns of 240."""
+    """The practice case: system 300, query 100, 5 tools of 1,500, 4 documents of 750, 10 turns of 240."""
     history = []
     for turn in range(10):
         history.append(Message(words(117, f"turn{turn}"), "user"))
@@ -49,6 +61,7 @@ def practice(**changes):
             "history_strategy": "head_tail", **changes,
         },
         system_instructions=words(300, "system"),
+        tools=[tool_of(300, f"tool{n}") for n in range(5)],
         documents=[{"content": words(750, f"document{n}"), "score": 0.9 - n / 10} for n in range(4)],
         conversation_history=history,
     )  # fmt: skip
@@ -61,16 +74,17 @@ def test_the_practice_case():
     assert [item.packet.content.split()[0] for item in kept] == ["document0", "document1", "document2"]
     assert [item.reason for item in built.dropped if item.section == "Evidence"] == ["quota"]
     assert built.meta["history"]["kept"] == 8
-    assert {item.action for item in built.kept} == {"full"}
+    assert {item.action for item in built.kept} == {"full"} and len(built.tools) == 5
+    assert 6070 < built.budget.text_tokens < 6070 + 100  # and headers, joiners, roles, the closing line
 
 
 def test_with_less_room_only_evidence_has_lost_anything():
-    built = practice(max_tokens=3300)
-    check(built, 3300)
-    assert built.meta["history"]["kept"] == 8
+    built = practice(max_tokens=5000)
+    check(built, 5000)
+    assert built.meta["history"]["kept"] == 8 and len(built.tools) == 5
     (document,) = [item for item in built.kept if item.section == "Evidence"]
     assert document.packet.content.startswith("document0") and document.action == "truncated"
-    assert built.budget.total_used > 3300 * 0.8 - 20
+    assert built.budget.total_used > 5000 * 0.8
     assert "evidence was cut to fit the budget" in built.warnings
     assert {item.section for item in built.dropped if item.reason == "budget"} == {"Evidence"}
 
