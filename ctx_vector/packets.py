@@ -162,7 +162,10 @@ class ContextPacket:
     @property
     def type(self) -> str:
         """`metadata["type"]`, else `general`."""
-        return clean_text(str(self.meta.get("type") or "general"))
+        kind = self.meta.get("type")
+        if type(kind) is str and kind.isascii() and kind:  # asked for many times in a build
+            return kind
+        return clean_text(str(kind or "general"))
 
     @property
     def id(self) -> str:
