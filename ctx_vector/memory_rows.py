@@ -232,6 +232,13 @@ def outlived(conn: sqlite3.Connection, user: str, oldest: datetime) -> list[Row]
     return [_row(values) for values in found]
 
 
+def totals(conn: sqlite3.Connection) -> tuple[int, int, str | None]:
+    """Return how many memories of how many users there are, and the name of their model."""
+    memories, users = conn.execute("SELECT count(*), count(DISTINCT user_id) FROM memories").fetchone()
+    model = conn.execute("SELECT name FROM models WHERE id = (SELECT value FROM meta WHERE key = 'model')").fetchone()
+    return memories, users, model[0] if model is not None else None
+
+
 def equal_text(conn: sqlite3.Connection, user: str, kind: str, folded: bytes) -> Row | None:
     """Return the user's memory of this type with an equal text."""
     found = conn.execute(

@@ -138,6 +138,19 @@ def test_the_compressor_keeps_what_fits(encoder, max_tokens: int):
         assert top.compress_documents(documents, QUESTION) == found[:1]
 
 
+def test_what_our_retriever_scored_is_not_scored_again(kb: KnowledgeBase, encoder):
+    """The passage's own vector knows the headings above it; its text alone may not."""
+    found = CtxVectorRetriever(knowledge=kb, k=4).invoke(QUESTION)
+    kept = CtxVectorCompressor(max_tokens=900, encoder=encoder).compress_documents(found, QUESTION)
+    assert [(item.id, item.metadata["relevance_score"]) for item in kept] == [
+        (item.id, item.metadata["score"]) for item in found if item.metadata["score"] >= 0.1
+    ]
+    other = CtxVectorCompressor(encoder=encoder).compress_documents(found, "绿茶用多热的水？")
+    assert all(item.metadata["relevance_score"] != item.metadata["score"] for item in other)
+    forged = [Document("Tea.", metadata={"scored_for": QUESTION, "score": 7.0}), Document("x", metadata={"score": 0.9})]
+    assert CtxVectorCompressor(encoder=encoder).compress_documents(forged, QUESTION) == []
+
+
 def test_the_compressor_at_its_bounds(encoder):
     documents = [Document(text) for text in TEXTS]
     whole = CtxVectorCompressor(max_tokens=20, shorten=False, encoder=encoder)

@@ -45,7 +45,7 @@ def test_a_query_engine(kb: KnowledgeBase, encoder):
     )
     answer = engine.query(QUESTION)
     assert "hundreds of degrees" in str(answer)  # the mock model says its prompt
-    assert "source: docs/en/volcano.md" in str(answer) and "start_line" not in str(answer)
+    assert "cite: docs/en/volcano.md:" in str(answer) and "start_line" not in str(answer)
     texts = [item.text for item in answer.source_nodes]
     assert 1 <= len(texts) <= 2 and sum(map(TokenCounter().count, texts)) <= 120
     assert [item.text for item in asyncio.run(engine.aquery(QUESTION)).source_nodes] == texts

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cli_fixtures import ROOT, call
+from cli_fixtures import ROOT, call, run
 from typer.main import get_command
 
 from ctx_vector.cli.app import app
@@ -88,3 +88,22 @@ def test_the_readme_names_every_option():
     if len(missing) > len(options) // 2:
         pytest.skip(f"README.md does not list the options yet: {', '.join(missing)}")
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [("k", {"kb"}), ("kb r", {"rollback", "remove", "reencode"}), ("mcp --no-", {"--no-memory", "--no-audit"}),
+     ("mcp --settings cl", {"claude-desktop", "claude-code", "cline"}),
+     ("doctor --", {"--kb", "--memory", "--json", "--help"})],
+)  # fmt: skip
+def test_the_tab_key_completes(typed: str, offered: set[str]):
+    words = f"ctx-vector {typed}"
+    done = run(_CTX_VECTOR_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(done.stdout.split()) == offered
+
+
+def test_the_version():
+    import ctx_vector
+
+    assert run("--version").stdout == f"ctx-vector {ctx_vector.__version__}\n"

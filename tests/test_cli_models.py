@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
-from cli_fixtures import bad, call, good, kb, quiet_logs
+from cli_fixtures import ROOT, bad, call, good, kb, quiet_logs
 
 from ctx_vector import calibration, calibration_measure, model_store
 from ctx_vector.cli import checks as cli_checks
@@ -79,6 +81,53 @@ def test_doctor_finds_everything_well(kb: Path):
     done = call("doctor")
     assert done.exit_code == 0
     assert "FAISS" in done.stdout
+
+
+def test_doctor_looks_at_what_is_on_disk(kb: Path, tmp_path: Path, encoder):
+    from ctx_vector import ContextBuilder, KnowledgeBase, Memory, RAGTool
+
+    def found(*words: object) -> dict[str, dict[str, str]]:
+        report = json.loads(call("doctor", *words, "--json").stdout)
+        return {row["name"]: row for row in report["checks"]}
+
+    shutil.copytree(kb, tmp_path / "kb")
+    with Memory(tmp_path / "memory", "ada", encoder) as memory, Memory(tmp_path / "memory", "bob", encoder) as other:
+        memory.add("Ada 喜欢喝绿茶")
+        memory.add("Ada has a dog")
+        other.add("Bob has a cat")
+    with KnowledgeBase(tmp_path / "kb", encoder) as base:
+        builder = ContextBuilder(rag_tool=RAGTool(knowledge=base), audit=tmp_path / "kb" / "audit.sqlite3")
+        builder.build("How do I reduce the memory usage of Pandas?")
+        builder.audit.close()
+    rows = found("--kb", tmp_path / "kb", "--memory", tmp_path / "memory")
+    assert rows[f"memory {tmp_path / 'memory'}"] | {"name": ""} == {
+        "name": "", "status": "ok", "detail": "3 memories of 2 users", "todo": "",
+    }  # fmt: skip
+    audit = rows[f"audit {tmp_path / 'kb' / 'audit.sqlite3'}"]
+    assert audit["status"] == "ok" and audit["detail"].startswith("1 build, ")
+
+    for name in ("memory/memory.sqlite3", "kb/audit.sqlite3"):
+        path = tmp_path / name
+        path.write_bytes(path.read_bytes()[:4096] + b"x" * 8192)
+    rows = found("--kb", tmp_path / "kb", "--memory", tmp_path / "memory")
+    for name in (f"memory {tmp_path / 'memory'}", f"audit {tmp_path / 'kb' / 'audit.sqlite3'}"):
+        assert rows[name]["status"] == "fail" and rows[name]["todo"], rows[name]
+    rows = found("--memory", tmp_path / "none")
+    assert "there is no memory in" in rows[f"memory {tmp_path / 'none'}"]["detail"]
+
+
+def test_doctor_names_extras_of_another_version(monkeypatch: pytest.MonkeyPatch):
+    lines = ["mcp<2,>=1; extra == 'mcp'", 'openai>=99.5; extra == "openai"', "watchfiles>=0.1; extra == 'watch'"]
+    monkeypatch.setattr(cli_checks, "_requirements", lambda: lines)
+    status, detail, todo = cli_checks._extras()
+    version = cli_checks.metadata.version("mcp")
+    assert status == "warn" and todo == "pip install -U 'ctx_vector[openai,mcp]'"
+    assert f"mcp {version} (needs <2,>=1)" in detail and "(needs >=99.5)" in detail and "(needs >=0.1)" not in detail
+
+
+def test_every_extra_is_known_to_doctor():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert set(cli_checks._EXTRAS) == set(extras) - {"all"}
 
 
 def test_doctor_fails_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

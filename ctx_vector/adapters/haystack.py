@@ -15,7 +15,7 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from ctx_vector.adapters.shared import Chooser, hit_metadata, missing
+from ctx_vector.adapters.shared import Chooser, hit_metadata, known_score, missing
 
 try:
     from haystack import Document, component, default_from_dict, default_to_dict
@@ -64,7 +64,7 @@ class CtxVectorRetriever:
             query, self.top_k if top_k is None else top_k, self.min_score, self.filters if filters is None else filters
         )
         documents = [
-            Document(id=f"{hit.cite}#{hit.id}", content=hit.content, meta=hit_metadata(hit), score=hit.score)
+            Document(id=f"{hit.cite}#{hit.id}", content=hit.content, meta=hit_metadata(hit, query), score=hit.score)
             for hit in hits
         ]
         return {"documents": documents}
@@ -109,11 +109,11 @@ class CtxVectorRanker:
     @component.output_types(documents=list[Document])
     def run(self, query: str, documents: list[Document]) -> dict[str, list[Document]]:
         """Choose; documents without text are left out, and none of those given is changed."""
-        texts = [document.content or "" for document in documents]
+        given = [(document.content or "", known_score(document.meta, query)) for document in documents]
         return {
             "documents": [
                 replace(documents[choice.index], content=choice.content, score=choice.relevance)
-                for choice in self._chooser.choose(query, texts)
+                for choice in self._chooser.choose(query, given)
             ]
         }
 

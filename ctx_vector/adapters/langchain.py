@@ -17,7 +17,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
-from ctx_vector.adapters.shared import Chooser, hit_metadata, missing
+from ctx_vector.adapters.shared import Chooser, hit_metadata, known_score, missing
 
 try:
     from langchain_core.chat_history import BaseChatMessageHistory
@@ -71,7 +71,7 @@ class CtxVectorRetriever(BaseRetriever):
             self.min_score if min_score is None else min_score,
             self.filter if filter is None else filter,
         )
-        return [Document(id=str(hit.id), page_content=hit.content, metadata=hit_metadata(hit)) for hit in hits]
+        return [Document(id=str(hit.id), page_content=hit.content, metadata=hit_metadata(hit, query)) for hit in hits]
 
 
 class CtxVectorChatMessageHistory(BaseChatMessageHistory):
@@ -158,7 +158,8 @@ class CtxVectorCompressor(BaseDocumentCompressor):
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> list[Document]:
         """Return what is kept, best first; the documents given are not changed."""
         found = []
-        for choice in self._chooser.choose(query, [document.page_content for document in documents]):
+        given = [(document.page_content, known_score(document.metadata, query)) for document in documents]
+        for choice in self._chooser.choose(query, given):
             old = documents[choice.index]
             metadata = {**old.metadata, "relevance_score": round(choice.relevance, 6)}
             found.append(Document(id=old.id, page_content=choice.content, metadata=metadata))

@@ -14,7 +14,7 @@ import asyncio
 import os
 from typing import TYPE_CHECKING, Any
 
-from ctx_vector.adapters.shared import Chooser, hit_metadata, missing
+from ctx_vector.adapters.shared import Chooser, hit_metadata, known_score, missing
 
 try:
     from llama_index.core.base.base_retriever import BaseRetriever
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ctx_vector.memory_hits import MemoryHit
 
 #: What a language model need not read: it is in the citation.
-_NOT_FOR_MODELS = ["start_line", "end_line", "score", "heading", "timestamp"]
+_NOT_FOR_MODELS = ["source", "start_line", "end_line", "score", "scored_for", "heading", "timestamp"]
 
 
 class CtxVectorRetriever(BaseRetriever):
@@ -67,7 +67,7 @@ class CtxVectorRetriever(BaseRetriever):
                 node=TextNode(
                     id_=f"{hit.cite}#{hit.id}",
                     text=hit.content,
-                    metadata=hit_metadata(hit),
+                    metadata=hit_metadata(hit, query_bundle.query_str),
                     excluded_llm_metadata_keys=_NOT_FOR_MODELS,
                     excluded_embed_metadata_keys=_NOT_FOR_MODELS,
                 ),
@@ -119,9 +119,13 @@ class CtxVectorPostprocessor(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         if query_bundle is None or not nodes:
             return nodes
-        texts = [item.node.get_content(metadata_mode=MetadataMode.NONE) for item in nodes]
+        query = query_bundle.query_str
+        given = [
+            (item.node.get_content(metadata_mode=MetadataMode.NONE), known_score(item.node.metadata, query))
+            for item in nodes
+        ]
         found = []
-        for choice in self._chooser.choose(query_bundle.query_str, texts):
+        for choice in self._chooser.choose(query, given):
             node = nodes[choice.index].node
             if choice.shortened:
                 node = node.model_copy(deep=True)

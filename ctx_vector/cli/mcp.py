@@ -70,7 +70,12 @@ def mcp(
     model: Model = None,
     settings_for: Annotated[
         str | None,
-        typer.Option("--settings", metavar="PROGRAM", help=f"Only print what to paste into {', '.join(PLACES)}."),
+        typer.Option(
+            "--settings",
+            metavar="PROGRAM",
+            help=f"Only print what to paste into {', '.join(PLACES)}.",
+            autocompletion=lambda incomplete: [name for name in PLACES if name.startswith(incomplete)],
+        ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Only print the tools and resources, as JSON.")] = False,
 ) -> None:

@@ -37,12 +37,12 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
     return wrapper
 
 
-def new_app(help: str = "") -> typer.Typer:
-    """Return a Typer application without Rich, tracebacks and completion options."""
+def new_app(help: str = "", *, completion: bool = False) -> typer.Typer:
+    """Return a Typer application without Rich and tracebacks, with the options for shell completion if wanted."""
     app = typer.Typer(
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        add_completion=False,
+        add_completion=completion,
         no_args_is_help=True,
         context_settings=HELP_ALSO,
     )
