@@ -25,7 +25,7 @@ from ctx_vector.errors import ConfigError, CtxVectorError, InputError
 from ctx_vector.filling import fill
 from ctx_vector.gather import SourceSpec, gather
 from ctx_vector.history import History, Listener, plan_history, roll_summary
-from ctx_vector.inputs import Given, Inputs, read_inputs, retrieval_specs
+from ctx_vector.inputs import Given, Inputs, make_request, read_inputs, retrieval_specs
 from ctx_vector.layers import Layers
 from ctx_vector.live_sources import LiveSources, check_system
 from ctx_vector.packets import BuiltContext
@@ -521,9 +521,7 @@ def regather(trace: Trace, builder: ContextBuilder) -> BuiltContext:
     """
     started = time.perf_counter()
     config = builder.config.with_(max_tokens=trace.config.max_tokens)
-    request = Request(
-        trace.query, trace.now, trace.session_id, builder.config.knowledge_limit, builder.config.knowledge_min_score
-    )
+    request = make_request(builder.config, trace.query, trace.now, trace.session_id)
     asked = builder._sources(trace.query)
     given: dict[str, list[Any]] = {name: [] for name in trace.sources if name not in (*trace.asked, "history")}
     for item in trace.gathered.candidates:

@@ -73,10 +73,15 @@ def alone_text(turn: Turn) -> str:
     return f"{day.day} {_MONTHS[day.month - 1]} {day.year}. {spoken(turn)}"
 
 
+def stands_alone(turn: Turn) -> bool:
+    """Say whether a text is so long that it needs no neighbours."""
+    return _cut(turn.content, _LONG) != turn.content
+
+
 def around_text(session: Sequence[Turn], place: int) -> str | None:
     """Return what is encoded for a turn among its neighbours in the session; None when it has none, or is long."""
     turn = session[place]
-    if turn.session is None or len(session) == 1 or _cut(turn.content, _LONG) != turn.content:
+    if turn.session is None or len(session) == 1 or stands_alone(turn):
         return None
     first = max(0, place - NEIGHBOURS)
     near = session[first : place + NEIGHBOURS + 1]

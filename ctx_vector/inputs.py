@@ -102,7 +102,7 @@ def read_inputs(
     specs += retrieval
     roles = {item.message.role for item in said}
     roles |= {str(packet.meta["role"]) for packet in own if packet.meta.get("role")}
-    request = Request(query, moment, given.session_id, config.knowledge_limit, config.knowledge_min_score)
+    request = make_request(config, query, moment, given.session_id)
     return Inputs(query, moment, tuple(specs), request, frozenset(roles), said)
 
 
@@ -166,6 +166,12 @@ def _result(value: Any) -> Any:
     return json_line(value)
 
 
+def make_request(config: ContextConfig, query: str, now: datetime, session_id: str | None) -> Request:
+    """Return what sources are asked for in a build."""
+    limit, least = config.knowledge_limit, config.knowledge_min_score
+    return Request(query, now, session_id, limit, least, options={"strategy": config.strategy})
+
+
 def _custom(item: Any) -> ContextPacket:
     packet = packet_of(item)
     if packet.meta.get("section") is not None:
@@ -202,6 +208,7 @@ def _tool_spec(
 ) -> SourceSpec:
     own = getattr(tool, "candidates", None)  # this package's tools hand over vectors and need no time limit
     if callable(own):
+        keys = {**keys, "strategy": config.strategy}
         return SourceSpec(
             name, name, lambda request: own(request.user_query, now=request.now, encoder=encoder(), **keys)
         )

@@ -83,6 +83,13 @@ class Terms:
         parts = parts or [empty]
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
 
+    def taken(self, rows: NDArray[np.int64]) -> Terms:
+        """Return the terms of the texts at these places, in their order."""
+        sizes = self.sizes[rows]
+        before = np.cumsum(self.sizes) - self.sizes
+        each = np.repeat(before[rows] - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
+        return Terms(sizes, self.keys[each], self.counts[each])
+
     def __len__(self) -> int:
         return len(self.sizes)
 
@@ -158,6 +165,16 @@ class Keywords:
             most += rarity
             shares[rows] += rarity * counts / (counts + self._norms[rows])
         return shares / most if most else shares
+
+
+def best_shares(shares: NDArray[np.float64], k: int, wanted: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+    """Return the places of the `k` largest shares above 0, of those wanted, with all that equal the last; ascending."""
+    held = shares > 0
+    places = np.flatnonzero(held if wanted is None else held & wanted)
+    if len(places) <= k:
+        return places
+    own = shares[places]
+    return np.asarray(places[own >= np.partition(own, -k)[-k]])
 
 
 def idf(holders: int, rows: int, common: float) -> float:

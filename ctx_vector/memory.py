@@ -33,7 +33,9 @@ from ctx_vector.memory_edit import Edit, T, run_edit
 from ctx_vector.memory_hits import MemoryHit
 from ctx_vector.memory_rows import NewMemory, Row, check_importance, check_type
 from ctx_vector.memory_view import MemoryView, check_memory_model, load_view
+from ctx_vector.memory_words import MemoryWords, load_words
 from ctx_vector.packets import as_utc, clean_text
+from ctx_vector.scoring import check_retrieval
 from ctx_vector.store import Store
 
 if TYPE_CHECKING:
@@ -84,6 +86,7 @@ class Memory:
         self._encoder = encoder
         self._calibration: tuple[str, Calibration] | None = None
         self._view: MemoryView | None = None
+        self._words: MemoryWords | None = None
         self._lock = threading.RLock()
 
     @property
@@ -112,6 +115,12 @@ class Memory:
             model = check_memory_model(conn, self._store, self.encoder)
             self._view = load_view(conn, self.user_id, self._calibrated(), self._view, model)
             return self._view
+
+    def _words_of(self, conn: sqlite3.Connection, view: MemoryView) -> MemoryWords:
+        """Return the words of the memories in a view of the snapshot that `conn` is in."""
+        with self._lock:
+            self._words = load_words(conn, self.user_id, view.generation, view.facts.ids, self._words)
+            return self._words
 
     def _edit(self, work: Callable[[Edit], T], now: datetime | None = None, *, compares: bool = False) -> T:
         """Run an edit, after removing what has outlived its time; `compares` says that it looks at vectors."""
@@ -199,11 +208,13 @@ class Memory:
         min_score: float = 0.0,
         since: Time = None,
         until: Time = None,
+        strategy: str = "cosine",
         now: datetime | None = None,
     ) -> list[MemoryHit]:
         """Return at most `limit` memories with a relevance of at least `min_score`, best first; none for a blank query.
 
-        Equal scores: newer first, then by id. Raises InputError for arguments out of their bounds.
+        `strategy` is `cosine`, `hybrid`, `bm25` or `hybrid_rrf` (scoring.py). Equal scores: newer first, then by id.
+        Raises InputError for arguments out of their bounds.
         """
         if not isinstance(query, str):
             raise InputError(f"query: expected a str, got {query!r}")
@@ -217,6 +228,7 @@ class Memory:
             min_score=min_score,
             since=since,
             until=until,
+            strategy=strategy,
             now=now,
         )
 
@@ -231,12 +243,14 @@ class Memory:
         min_score: float = 0.0,
         since: Time = None,
         until: Time = None,
+        strategy: str = "cosine",
         now: datetime | None = None,
     ) -> list[MemoryHit]:
         """Do what `search` does for a query whose unit vector (dim,) the caller has already."""
         _check_count(limit, "limit")
         check_importance(min_importance, "min_importance")
         check_importance(min_score, "min_score")
+        check_retrieval(strategy)
         types = [type] if isinstance(type, str) else type
         for name in types or ():
             check_type(name)
@@ -249,20 +263,20 @@ class Memory:
             allowed = view.allowed(
                 types=types, min_importance=min_importance, since=earliest, until=latest, born_after=born_after
             )
-            ids, scores = view.search(query, vector, max(_LEAST_CANDIDATES, 4 * limit), allowed)
-            passed = np.flatnonzero(scores >= min_score)
-            if len(passed) > limit:  # with all that tie with the last one: time decides between them
-                last = np.partition(scores[passed], -limit)[-limit]
-                passed = passed[scores[passed] >= last]
+            if strategy == "cosine":
+                ids, scores = view.search(query, vector, max(_LEAST_CANDIDATES, 4 * limit), allowed)
+            else:
+                words = self._words_of(conn, view)
+                ids, scores = view.search_words(query, vector, max(_LEAST_CANDIDATES, limit), allowed, words, strategy)
+            passed = view.best_first(ids, scores)[:limit]
+            passed = passed[scores[passed] >= min_score]
             found = rows.rows_by_id(conn, self.user_id, ids[passed].tolist())
         vectors = view.rows_of(ids[passed])
         cosines = np.einsum("ij,j->i", vectors.astype(np.float64), vector.astype(np.float64))
-        hits = [
+        return [
             MemoryHit(found[int(ids[at])], float(scores[at]), float(cosine), row)
             for at, cosine, row in zip(passed, cosines, vectors, strict=True)
         ]
-        hits.sort(key=lambda hit: (-hit.score, -upkeep.seconds(hit.memory), hit.memory.id))
-        return hits[:limit]
 
     def get(self, memory_id: str | int, *, now: datetime | None = None) -> Row:
         """Return one memory. Raises InputError when this user has none with that id."""

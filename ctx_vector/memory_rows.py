@@ -189,6 +189,14 @@ def all_rows(conn: sqlite3.Connection, user: str, kind: str | None = None) -> li
     return [_row(values) for values in found]
 
 
+def changed_rows(conn: sqlite3.Connection, user: str, after: int) -> list[Row]:
+    """Return the user's rows that changed after a generation, in the order they were added."""
+    found = conn.execute(
+        f"SELECT {_COLUMNS} FROM memories WHERE user_id = ? AND changed > ? ORDER BY id", (user, after)
+    )
+    return [_row(values) for values in found]
+
+
 def session_rows(conn: sqlite3.Connection, user: str, session: str | None) -> list[Row]:
     """Return the user's rows of one session, or those outside any, in order of speaking."""
     found = conn.execute(

@@ -27,7 +27,10 @@ import numpy as np
 from ctx_vector.calibration import LANGUAGES, Calibration, language_of
 from ctx_vector.errors import ModelMismatchError
 from ctx_vector.index import load_faiss, one_thread
+from ctx_vector.keywords import best_shares, keyword_facts
 from ctx_vector.memory_rows import TYPES, oldest_gone
+from ctx_vector.memory_words import MemoryWords
+from ctx_vector.scoring import fuse_ranks
 from ctx_vector.store import Store, get_meta
 
 if TYPE_CHECKING:
@@ -134,16 +137,81 @@ class MemoryView:
             if not wanted.any():
                 continue
             index = self._index(code)
-            centred = _unit((vector - self._expected(asked, language, index.alone_mean))[None])[0]
+            centred = self._centred(asked, language, index, vector)
             at = index.rows[index.nearest(centred, k, wanted)]
-            rows = _unit(self.facts.both[at] - index.mean)
-            # einsum adds up each row by itself: the same bits whatever else is found
-            cosines = np.einsum("ij,j->i", rows.astype(np.float64), centred.astype(np.float64))
             found.append(self.facts.ids[at])
-            scores.append(self._calibration.centred_relevance(asked, language, cosines))
+            scores.append(self._calibration.centred_relevance(asked, language, self._cosines(index, at, centred)))
         if not found:
             return np.empty(0, np.int64), np.empty(0)
         return np.concatenate(found), np.concatenate(scores)
+
+    def _centred(self, asked: str, said: str, index: _Index, vector: Vectors) -> Vectors:
+        """Return the unit direction (dim,) of a query once what is usual of its kind is removed."""
+        return np.asarray(_unit((vector - self._expected(asked, said, index.alone_mean))[None])[0])
+
+    def _cosines(self, index: _Index, at: Ids, centred: Vectors) -> NDArray[np.float64]:
+        rows = _unit(self.facts.both[at] - index.mean)
+        # einsum adds up each row by itself: the same bits whatever else is found
+        return np.asarray(np.einsum("ij,j->i", rows.astype(np.float64), centred.astype(np.float64)))
+
+    def search_words(
+        self, query: str, vector: Vectors, limit: int, allowed: Mask, words: MemoryWords, strategy: str
+    ) -> tuple[Ids, NDArray[np.float64]]:
+        """Return ids and relevance of at least the best `limit` allowed rows, not ordered, by a strategy with keywords:
+        `bm25`, `hybrid` or `hybrid_rrf`.
+
+        The hybrid looks at the rows nearest by cosine and the best by keywords, and at more of them until no other can
+        be among the best (Fagin's threshold algorithm).
+        """
+        width = limit
+        while True:
+            parts = [
+                self._by_words(query, vector, width, code, wanted, words, strategy)
+                for code in range(len(_LANGUAGES))
+                if (wanted := allowed[self.facts.languages == code]).any()
+            ]
+            if not parts:
+                return np.empty(0, np.int64), np.empty(0)
+            ids, dense, shares, both = (np.concatenate([part[n] for part in parts]) for n in range(4))
+            others = max(part[4] for part in parts)
+            if others <= 0 or (len(ids) >= limit and np.partition(both, -limit)[-limit] >= others):
+                break
+            width *= 4
+        return ids, fuse_ranks(dense, shares, both) if strategy == "hybrid_rrf" else both
+
+    def _by_words(
+        self, query: str, vector: Vectors, k: int, code: int, wanted: Mask, words: MemoryWords, strategy: str
+    ) -> tuple[Ids, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
+        """Return, of at most 2k rows of one language, ids, relevance by cosine, keyword share, and relevance by both;
+        and the most that another wanted row can have.
+        """
+        asked, language = language_of(query), _LANGUAGES[code]
+        mask = self.facts.languages == code
+        shares = words.shares(query, code, mask)
+        by_words = best_shares(shares, k, wanted)
+        if strategy == "bm25":
+            found = keyword_facts().relevance(query, shares[by_words])
+            return self.facts.ids[np.flatnonzero(mask)[by_words]], found, shares[by_words], found, 0.0
+        index = self._index(code)
+        centred = self._centred(asked, language, index, vector)
+        by_cosine = index.nearest(centred, k, wanted)
+        places = np.union1d(by_words, by_cosine)
+        cosines = self._cosines(index, index.rows[places], centred)
+        relevance = self._calibration.centred_relevance
+        both = relevance(asked, language, cosines, shares[places])
+        others = 0.0
+        if len(by_cosine) < int(wanted.sum()):
+            least_share = shares[by_words].min() if len(by_words) >= k else 0.0
+            least_cosine = cosines[np.isin(places, by_cosine)].min()
+            others = float(relevance(asked, language, np.array([least_cosine]), np.array([least_share]))[0])
+        return self.facts.ids[index.rows[places]], relevance(asked, language, cosines), shares[places], both, others
+
+    def best_first(self, ids: Ids, scores: NDArray[np.float64]) -> Ids:
+        """Return the places of these rows in the order of a search: by score, then newer first, then by id."""
+        at = np.searchsorted(self.facts.ids, ids)
+        said = self.facts.times[at]
+        times = np.where(np.isnan(said), self.facts.created[at], said)
+        return np.asarray(np.lexsort((ids, -times, -scores)), np.int64)
 
     def rows_of(self, ids: Ids) -> Vectors:
         """Return unit rows (n, dim) of these ids: the direction of both vectors together."""

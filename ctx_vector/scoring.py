@@ -249,6 +249,17 @@ SCORERS: Final[dict[str, Callable[[Callable[[], Encoder]], Any]]] = {
 }
 
 
+#: The strategies by which a knowledge base and a memory search themselves.
+RETRIEVAL: Final = ("cosine", "hybrid", "hybrid_rrf", "bm25")
+
+
+def check_retrieval(strategy: Any) -> str:
+    """Return the name of a strategy that can search. Raises InputError with the choices."""
+    if strategy not in RETRIEVAL:
+        raise InputError(f"strategy: expected one of {', '.join(RETRIEVAL)} for a search, got {strategy!r:.80}")
+    return str(strategy)
+
+
 def make_scorer(strategy: Any, encoder: Callable[[], Encoder]) -> Scorer:
     """Return the scorer of a strategy: a name in SCORERS or of a plugin, or an object with `score`. `encoder` is called
     when needed.

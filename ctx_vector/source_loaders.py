@@ -171,6 +171,7 @@ class KnowledgeLoader:
             limit=request.top_k,
             min_score=request.score_threshold,
             filter=self._config.args.get("filter"),
+            strategy=request.options.get("strategy", "cosine"),
         )
         return list(found)
 
@@ -209,9 +210,10 @@ class MemoryLoader:
             encoder=encoder,
             limit=self._config.top_k or MEMORY_LIMIT,
             min_importance=self._config.args.get("min_importance", 0.3),
+            strategy=request.options.get("strategy", "cosine"),
         )
         least = self._config.score_threshold or 0.0
-        return [item for item in found if item.known.get("cosine", 1.0) >= least]
+        return [item for item in found if max(item.known.values(), default=1.0) >= least]
 
 
 class SessionLoader:

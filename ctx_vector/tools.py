@@ -25,6 +25,7 @@ from ctx_vector.memory import Memory
 from ctx_vector.memory_hits import MemoryHit, with_ours
 from ctx_vector.packets import Candidate, ContextPacket, Origin
 from ctx_vector.rules import nearest
+from ctx_vector.scoring import RETRIEVAL
 
 if TYPE_CHECKING:
     from ctx_vector.hits import Hit
@@ -79,7 +80,8 @@ class MemoryTool(_Tool):
     """One user's memory as a tool; `tool.memory` is the Memory behind. `path` defaults to the platform's data folder.
 
     Actions: `add` (content, memory_type="working", importance=0.5, timestamp, session, speaker, metadata),
-    `search` (query, limit=10, min_importance=0.3, memory_type), `update` (memory_id and what changes),
+    `search` (query, limit=10, min_importance=0.3, memory_type, strategy="cosine"),
+    `update` (memory_id and what changes),
     `remove` (memory_id), `forget` (strategy, threshold=0.2 or the number to keep, max_age_days=90),
     `consolidate` (from_type, to_type, importance_threshold=0.7), `summary`, `stats`, `clear_all`.
     Scores are calibrated relevance in [0, 1].
@@ -133,11 +135,19 @@ class MemoryTool(_Tool):
         return {"memory_id": self.memory.add(**given)}
 
     def _search(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        given = _take(arguments, "search", query=_MISSING, limit=10, min_importance=0.3, memory_type=None)
+        given = _take(
+            arguments, "search", query=_MISSING, limit=10, min_importance=0.3, memory_type=None, strategy="cosine"
+        )
         kind = given["memory_type"]
         if kind is not None and not isinstance(kind, (str, list, tuple)):
             raise InputError(f"memory_type: expected the name of a type or a list of names, got {kind!r:.80}")
-        hits = self.memory.search(given["query"], given["limit"], min_importance=given["min_importance"], type=kind)
+        hits = self.memory.search(
+            given["query"],
+            given["limit"],
+            min_importance=given["min_importance"],
+            type=kind,
+            strategy=given["strategy"],
+        )
         return [hit.to_dict() for hit in hits]
 
     def _update(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,23 +192,33 @@ class MemoryTool(_Tool):
         return {"removed": self.memory.clear_all()}
 
     def candidates(
-        self, query: str, *, now: datetime, encoder: Encoder, limit: int, min_importance: float
+        self,
+        query: str,
+        *,
+        now: datetime,
+        encoder: Encoder,
+        limit: int,
+        min_importance: float,
+        strategy: Any = "cosine",
     ) -> Sequence[Candidate]:
         """Return search results as candidates for the builder, with their vectors and their own relevance.
 
-        `encoder` is the builder's; when it is the memory's, its cached query vector serves.
+        `encoder` is the builder's; when it is the memory's, its cached query vector serves. A `strategy` that a memory
+        cannot search by finds what is near by cosine, for the builder to score.
         """
+        by = strategy if isinstance(strategy, str) and strategy in RETRIEVAL else "cosine"
         own = encoder.fingerprint == self.memory.encoder.fingerprint
         vector = (encoder if own else self.memory.encoder).encode_queries([query])[0]
-        hits = self.memory.search_vector(query, vector, limit, min_importance=min_importance, now=now)
+        hits = self.memory.search_vector(query, vector, limit, min_importance=min_importance, strategy=by, now=now)
         memory = self.memory
-        return [_memory_candidate(hit, memory.audits.origin(memory.user_id, hit.id), with_vector=own) for hit in hits]
+        origin = memory.audits.origin
+        return [_memory_candidate(hit, origin(memory.user_id, hit.id), by, with_vector=own) for hit in hits]
 
 
-def _memory_candidate(hit: MemoryHit, origin: Origin, *, with_vector: bool) -> Candidate:
+def _memory_candidate(hit: MemoryHit, origin: Origin, strategy: str, *, with_vector: bool) -> Candidate:
     packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, {"id": hit.id}))
     vectors = hit.vector[None, :] if with_vector else None
-    return Candidate(packet, "memory", vectors=vectors, known={"cosine": hit.score}, origin=origin)
+    return Candidate(packet, "memory", vectors=vectors, known={strategy: hit.score}, origin=origin)
 
 
 class RAGTool(_Tool):
@@ -277,6 +297,7 @@ class RAGTool(_Tool):
         limit: int,
         min_score: float,
         filter: Mapping[str, Any] | None = None,
+        strategy: Any = "cosine",
     ) -> Sequence[Candidate]:
         """Return search results as candidates with their vectors, for the builder (see `ContextBuilder`).
 

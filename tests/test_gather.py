@@ -339,13 +339,13 @@ def test_this_packages_tools_hand_over_vectors_in_place():
     encoder = HashEncoder()
 
     class Own:
-        def candidates(self, query, *, now, encoder, limit, min_score):
-            self.asked = (query, now, limit, min_score)
+        def candidates(self, query, *, now, encoder, limit, min_score, strategy):
+            self.asked = (query, now, limit, min_score, strategy)
             return [Candidate(ContextPacket("a"), "x", vectors=encoder.encode_queries(["q"]))]
 
     tool = Own()
     built = ContextBuilder(rag_tool=tool, config=plain(strategy="cosine_raw"), encoder=encoder).assemble("q", now=NOW)
-    assert tool.asked == ("q", NOW, 5, 0.3)
+    assert tool.asked == ("q", NOW, 5, 0.3, "cosine_raw")
     assert built.kept[0].relevance == pytest.approx(1) and built.kept[0].source == "knowledge"
     assert encoder.queries == ["q"] and encoder.documents == []
 

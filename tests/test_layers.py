@@ -36,7 +36,7 @@ LAYERS = {
         tools trim summary source_loaders source_files
         knowledge sync staging sync_report upkeep views dense hits filters catalog
         transcripts
-        memory memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",
+        memory memory_words memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",
     "leaves": """
         scoring recency calibration calibration_measure keywords terms plugins
         chunking packing text_cut sentences

@@ -122,6 +122,9 @@ def search(
     type: Type = None,
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Said at this time or later.")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Said at this time or before.")] = None,
+    strategy: Annotated[
+        str, typer.Option("--strategy", metavar="NAME", help="By cosine, hybrid (with keywords) or bm25.")
+    ] = "cosine",
     memory: Folder = None,
     user: User = "default",
     json: Json = False,
@@ -140,6 +143,7 @@ def search(
             min_score=min_score,
             since=since,
             until=until,
+            strategy=strategy,
         )
     if json:
         print_json([hit.to_dict() for hit in hits])
