@@ -108,7 +108,7 @@ def fill(
     if tools := [row.candidate.tool for row in rest if row.candidate.tool is not None]:
         from ctx_vector.tool_schemas import tool_warnings  # only builds with tools pay for it
 
-        warnings += tool_warnings(tools, layout.counter.count)
+        warnings += tool_warnings(tools, layout.counter.count, api=config.tools_in == "api")
     if rest and not any(row.piece for row in (*rest, *said)):
         warnings.append(NOTHING_FITS)
     return Filled(layout, filler, placer, warnings, allocation)

@@ -324,7 +324,7 @@ class Template:
             from ctx_vector.tool_schemas import api_tokens
 
             return Piece("", 0, order, message_tokens=api_tokens(tool, self.counter.count))
-        return self._piece(escape(single_line(tool.text())), order=order)
+        return self._piece(escape(tool.text()), order=order)  # a line already, its strings as they are
 
     def _tools_apart(self) -> int | None:
         if self.config.tools_in == "text":

@@ -144,8 +144,8 @@ def api_tokens(tool: ToolDefinition, count: Callable[[str], int]) -> int:
     return count(compact_json(tool.schema, spaced=True) + "\n")
 
 
-def tool_warnings(tools: Iterable[ToolDefinition], count: Callable[[str], int]) -> list[str]:
-    """Return a sentence for each tool of more than LARGE_TOOL tokens, and for each name that OpenAI's API refuses."""
+def tool_warnings(tools: Iterable[ToolDefinition], count: Callable[[str], int], *, api: bool = False) -> list[str]:
+    """Return a sentence for each tool of more than LARGE_TOOL tokens; for an API also for names that OpenAI refuses."""
     found = []
     for tool in tools:
         if (tokens := text_tokens(tool, count)) > LARGE_TOOL:
@@ -153,7 +153,7 @@ def tool_warnings(tools: Iterable[ToolDefinition], count: Callable[[str], int]) 
                 f"tool {tool.name!r}: its definition takes {tokens} tokens, over {LARGE_TOOL}; shorten its "
                 "descriptions or make two tools of it"
             )
-        if not _OPENAI_NAME.fullmatch(tool.name):
+        if api and not _OPENAI_NAME.fullmatch(tool.name):
             found.append(
                 f"tool {tool.name!r}: OpenAI's API takes only names of up to 64 letters a-z, A-Z, digits, _ and -; "
                 "as text any name works"

@@ -557,7 +557,9 @@ def test_the_lines_of_tools_add_up():
 
 def test_large_tools_and_names_openai_refuses_are_warned_of():
     large = tool(name="large", description="word " * LARGE_TOOL)
-    warnings = tool_warnings([tool(), large, tool(name="查询"), tool(name="a.b")], COUNT)
+    tools = [tool(), large, tool(name="查询"), tool(name="a.b")]
+    assert [text.split(":")[0] for text in tool_warnings(tools, COUNT)] == ["tool 'large'"]
+    warnings = tool_warnings(tools, COUNT, api=True)
     assert [text.split(":")[0] for text in warnings] == ["tool 'large'", "tool '查询'", "tool 'a.b'"]
     assert f"takes {text_tokens(large, COUNT)} tokens, over 500" in warnings[0]
     exact = tool(name="exact", description="")
