@@ -184,7 +184,7 @@ class ContextBuilder:
         arguments = {
             "sources": settings.sources,
             "config": settings.config,
-            "budget_ratio": settings.shares,
+            "budget_ratio": settings.shares if settings.layered else None,
             "model_max_tokens": settings.model_max_tokens,
             "output_reserve_ratio": settings.output_reserve_ratio,
             "scope": settings.scope,

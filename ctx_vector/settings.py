@@ -74,6 +74,8 @@ AUDIT_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "max_size": _read_by(size_of, ["string", "number", "null"]),
     }
 )
+#: Part budgets that mean something beside layers.
+_KEPT_BUDGETS: Final = ("history", "images")
 SECTIONS: Final = ("model", "budget", "sources", "context", "audit", "base_dir")
 
 
@@ -90,7 +92,8 @@ class AuditSettings:
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a YAML file says. `total` is the size of a context: the least of what the model leaves after its output,
-    `budget.total`, and `context.max_tokens`; `config.max_tokens` is the same.
+    `budget.total`, and `context.max_tokens`; `config.max_tokens` is the same. `layered` says that the file has a
+    model, a budget or sources, so that builds have layers.
     """
 
     config: ContextConfig
@@ -102,6 +105,7 @@ class Settings:
     output_reserve_ratio: float
     audit: AuditSettings
     base_dir: Path
+    layered: bool = True
     scope: str | None = None
     path: Path | None = None
 
@@ -174,7 +178,12 @@ class _Check:
             limits.append(self._left(model["max_tokens"], reserve))
         size = min((limit for limit in limits if _is_size(limit)), default=ContextConfig().max_tokens)
         shares = self._made(("budget",), "budget", lambda: LayerShares.from_mapping(budget, "budget"))
+        layered = any(top.get(name) for name in ("model", "budget", "sources"))
         config = self._context(context, size, base)
+        if layered and config is not None:
+            for part in config.budgets:
+                if part not in _KEPT_BUDGETS:
+                    self._add(("context", "budgets", part), "not used with layers; give a layer a share under budget")
         sources = self._sources(self._mapping("sources", top), base)
         audit = self._audit(self._section("audit", top, AUDIT_RULES), base)
         for source in sources:
@@ -192,6 +201,7 @@ class _Check:
             output_reserve_ratio=float(reserve),
             audit=audit,
             base_dir=base,
+            layered=layered,
             scope=self._scope,
             path=path,
         )

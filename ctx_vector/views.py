@@ -157,19 +157,29 @@ class View:
         """Return the sources of documents of which a newer version is live, and which; worked out once a view."""
         known: dict[str, str] | None = self._facts.get("superseded")
         if known is None:
-            groups: dict[str, list[DocumentFacts]] = {}
-            for facts in self.facts(conn).values():
-                if (document := document_of(facts.metadata)) is not None:
-                    groups.setdefault(document, []).append(facts)
+            groups: dict[str, list[tuple[str, dict[str, Any]]]] = {}
+            rows = conn.execute(  # few documents say which they are a version of, and only theirs is read
+                "SELECT d.source, d.metadata FROM lives l JOIN documents d ON d.id = l.document_id "
+                "WHERE l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version) "
+                "AND d.metadata LIKE '%document%' ORDER BY d.id",
+                {"version": self.version},
+            )
+            for source, text in rows:
+                metadata = json.loads(text)
+                if (document := document_of(metadata)) is not None:
+                    groups.setdefault(document, []).append((source, metadata))
             known = {}
             for group in groups.values():
-                newest = max(group, key=lambda facts: version_key(facts.metadata.get("version")))
-                top = version_key(newest.metadata.get("version"))
-                for facts in group:
-                    if version_key(facts.metadata.get("version")) < top:
-                        known[facts.source] = newer(facts.metadata, newest.metadata)
+                newest = max((metadata for _, metadata in group), key=_version_key)
+                for source, metadata in group:
+                    if _version_key(metadata) < _version_key(newest):
+                        known[source] = newer(metadata, newest)
             self._facts["superseded"] = known
         return known
+
+
+def _version_key(metadata: Mapping[str, Any]) -> Any:
+    return version_key(metadata.get("version"))
 
 
 @dataclass(frozen=True, slots=True)

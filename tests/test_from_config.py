@@ -111,6 +111,16 @@ def test_builds_are_recorded_unless_the_file_or_the_caller_says_otherwise(folder
     assert made(folder).audit is None
 
 
+def test_a_file_without_sources_and_shares_is_a_plain_configuration(folder):
+    path = folder / "context.yaml"
+    path.write_text("context: {max_tokens: 2000, reserve_ratio: 0.5, strategy: jaccard}\n", encoding="utf-8")
+    builder = ContextBuilder.from_config(path, audit=None)
+    plain = ContextBuilder(config=ContextConfig(max_tokens=2000, reserve_ratio=0.5, strategy="jaccard"))
+    assert builder.config == plain.config
+    given = {"system_instructions": "规则", "documents": [{"content": "文档", "score": 1}], "now": NOW}
+    assert builder.assemble("q", **given).text == plain.assemble("q", **given).text
+
+
 def test_a_source_is_overridden_for_one_build(folder):
     builder = made(folder)
     built = assembled(builder, overrides={"profile": "姓名: 李雷"})

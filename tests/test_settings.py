@@ -118,6 +118,18 @@ def test_the_total_is_the_least_of_those_given(text, total):
     assert found.total == found.config.max_tokens == total
 
 
+def test_a_file_has_layers_if_it_says_anything_of_them(folder):
+    assert parse_settings(GOOD, folder).layered
+    for text in ("budget: {dynamic: 0.4}", "budget: {total: 5000}", "model: {max_tokens: 5000}"):
+        assert parse_settings(text).layered
+    parts = "context: {budgets: {evidence: 100, history: 50}}\n"
+    found = parse_settings(parts + "audit: {max_age: 1d}\nmodel: {}\nbudget:\nsources: {}")
+    assert not found.layered and found.config.budgets == {"evidence": 100, "history": 50}
+    assert problems(parts + "budget: {dynamic: 0.4}") == [
+        "context.budgets.evidence (line 1): not used with layers; give a layer a share under budget"
+    ]
+
+
 def test_base_dir_roots_the_paths(folder, tmp_path):
     text = f"base_dir: {folder}\nsources: {{a: {{layer: static, loader: 'text:rules.md'}}}}"
     assert parse_settings(text, tmp_path).base_dir == folder.resolve()
