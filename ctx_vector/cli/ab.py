@@ -16,7 +16,6 @@ from ctx_vector.cli.options import Json, guarded
 
 if TYPE_CHECKING:
     from ctx_vector.experiments import Arm, Dataset, Report
-    from ctx_vector.stages import Encoder
 
 _ARM: Final = re.compile(r"\s*([^:=]+?)\s*:(.*)", re.S)
 _KEY: Final = re.compile(r"(?:^|(?<=,))\s*(\w+)\s*=\s*")
@@ -121,7 +120,7 @@ def ab(
             arms,
             sizes,
             base=base,
-            encoder=lab_encoder(model),
+            encoder=open_encoder(model),
             cache=cache or default_cache(),
             kind=documents_as,
             resample="groups" if by_group else "queries",
@@ -190,12 +189,18 @@ def read_budgets(text: str) -> list[int]:
 
 
 def read_base(path: str | None, given: Sequence[str]) -> Any:
-    """Return the config that arms start from: a file's fields that differ from the defaults, then --set."""
+    """Return the config that arms of `ab` start from: what is given, with floors and limits lifted where it is not."""
+    from ctx_vector.experiments import base_config
+
+    return base_config(read_given(path, given))
+
+
+def read_given(path: str | None, given: Sequence[str]) -> dict[str, Any]:
+    """Return the fields that were given: those of a file that differ from the defaults, then --set."""
     from dataclasses import fields
 
     from ctx_vector.cli.inputs import read_config
     from ctx_vector.config import ContextConfig
-    from ctx_vector.experiments import base_config
 
     changes: dict[str, Any] = {}
     if path is not None:
@@ -207,7 +212,7 @@ def read_base(path: str | None, given: Sequence[str]) -> Any:
         }
     for text in given:
         changes |= read_changes(text, "--set")
-    return base_config(changes)
+    return changes
 
 
 def open_data(paths: Sequence[str], split: str | None, limit: int | None, seed: int) -> Dataset:
@@ -216,11 +221,6 @@ def open_data(paths: Sequence[str], split: str | None, limit: int | None, seed: 
 
     data = read_dataset(*paths, split=split)
     return data if limit is None else data.sample(limit, seed)
-
-
-def lab_encoder(model: str | None) -> Encoder:
-    """Open the encoder of an experiment."""
-    return open_encoder(model)
 
 
 def default_cache() -> Path:

@@ -18,6 +18,7 @@ from ctx_vector.cli.mcp import mcp
 from ctx_vector.cli.memory import memory_app
 from ctx_vector.cli.models import models_app
 from ctx_vector.cli.options import keep_lines_of_examples, new_app
+from ctx_vector.cli.tune import tune
 
 app = new_app(completion=True)
 
@@ -61,4 +62,5 @@ app.add_typer(kb_app, name="kb")
 app.add_typer(models_app, name="models")
 app.add_typer(config_app, name="config")
 app.command()(ab)
+app.command()(tune)
 app.command()(doctor)

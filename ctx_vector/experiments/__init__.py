@@ -10,7 +10,9 @@
     dataset       documents, queries and judgements; reading: BEIR folders and files of pairs
     corpus        the documents as the product holds them, behind a builder
     metrics       of a built context, and of the ranking behind it
+    bench         the builds that are measured
     runner        arms x queries x budgets -> Report (result)
+    report        a page with plots; tuning: settings found on a part of the queries
     significance  tests, intervals, corrections, power, verdicts in words
 
 Nothing of the package imports this. It needs the extra `lab`: pip install 'ctx_vector[lab]'

@@ -1,0 +1,426 @@
+"""Settings found by search on one part of the queries, and judged on the other part.
+
+    tuned = tune(read_dataset("data/x"), ["recency_weight", "recency_decay", "min_relevance"])
+    print(tuned.report.comparisons[0].words)        # against the default, on queries the search never saw
+    Path("tuned.yaml").write_text(tuned.yaml())
+
+The queries are divided so that those that share evidence or a group stay together. SciPy's differential evolution looks
+for the settings with the highest mean of a metric (evidence recall over the budgets) on the first part; the default is
+one of its first candidates, and wins when nothing is better. What was found is then compared with the default on the
+held-out part, with the statistics of every other comparison: a gain on the first part alone is worth nothing.
+
+Unlike in `run_experiment`, nothing is lifted: the default is the config as it is (but for `reserve_ratio`, since
+budgets count candidates only), so floors and limits can be tuned too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from ctx_vector.builder import ContextBuilder
+from ctx_vector.config import ContextConfig
+from ctx_vector.errors import ConfigError, InputError, OptionalDependencyError
+from ctx_vector.experiments.bench import (
+    RANKING_TOKENS,
+    Bench,
+    Setup,
+    ample_builder,
+    build_within,
+    fixed_tokens,
+    items_of,
+)
+from ctx_vector.experiments.dataset import Dataset, Query
+from ctx_vector.experiments.metrics import context_metrics
+from ctx_vector.experiments.result import Report
+from ctx_vector.experiments.runner import LIFTED, Arm, run_experiment
+from ctx_vector.experiments.significance import ALPHA, BETTER, RESAMPLES, WORSE, needed, smallest_effect
+
+if TYPE_CHECKING:
+    from ctx_vector.stages import Encoder
+
+#: A difference of this size (Cohen's d_z) has to be detectable on the held-out queries, or tuning is refused.
+EFFECT: Final = 0.3
+LEAST_TRAIN: Final = 40  # queries to search with
+SHARE: Final = 0.4  # of the queries, to search with
+TRIALS: Final = 60
+DEFAULT, TUNED = "default", "tuned"
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """A setting that can be tuned: a range of numbers, or choices.
+
+    `log` searches the range by factors. `whole` numbers are integers. Values are rounded to two significant digits, so
+    that a settings file can be read.
+    """
+
+    low: float = 0.0
+    high: float = 1.0
+    log: bool = False
+    whole: bool = False
+    choices: tuple[Any, ...] = ()
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The range in which the optimiser moves."""
+        if self.choices:
+            return 0.0, float(len(self.choices) - 1)
+        return (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
+
+    @property
+    def integral(self) -> bool:
+        """Whether the optimiser moves in whole steps."""
+        return bool(self.choices) or (self.whole and not self.log)
+
+    def value(self, place: float) -> Any:
+        """Return the setting at a place of the range."""
+        if self.choices:
+            return self.choices[round(place)]
+        number = min(self.high, max(self.low, 10**place if self.log else place))
+        if self.whole:
+            return round(number)
+        return float(f"{number:.2g}")
+
+    def place(self, value: Any) -> float:
+        """Return where a setting is in the range; the nearest place when it is outside."""
+        if self.choices:
+            return float(self.choices.index(value)) if value in self.choices else 0.0
+        number = min(self.high, max(self.low, self.high if value is None else float(value)))
+        return math.log10(number) if self.log else number
+
+
+KNOBS: Final[Mapping[str, Knob]] = {
+    "recency_weight": Knob(0.0, 0.6),
+    "recency_decay": Knob(0.001, 1.0, log=True),
+    "recency_floor": Knob(0.0, 1.0),
+    "min_relevance": Knob(0.0, 0.6),
+    "knowledge_min_score": Knob(0.0, 0.6),
+    "knowledge_limit": Knob(2, 100, log=True, whole=True),
+    "memory_limit": Knob(5, 500, log=True, whole=True),
+    "mmr_lambda": Knob(0.3, 1.0),
+    "fill": Knob(choices=("skip", "stop")),
+    "strategy": Knob(choices=("cosine", "hybrid", "hybrid_rrf", "bm25", "cosine_raw")),
+    "chunk_tokens": Knob(choices=(64, 96, 128, 160, 224, 320)),
+}
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What tuning found: `changes` to the config, and the `report` that compares them with the default, held out.
+
+    `name` is the data set's. `train` are the means of the metric on the first part, of the default and of what was
+    found; `trials` all settings that were tried, with their means, in order.
+    """
+
+    name: str
+    knobs: tuple[str, ...]
+    changes: Mapping[str, Any]
+    chunk_tokens: int | None
+    train: tuple[float, float]
+    train_queries: int
+    trials: tuple[tuple[Mapping[str, Any], float], ...]
+    metric: str
+    budgets: tuple[int, ...]
+    report: Report
+    kept: Mapping[str, Any]
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nothing better than the default was found."""
+        return not self.changes and self.chunk_tokens is None
+
+    @property
+    def verdict(self) -> str:
+        """What the held-out queries say: better or worse where any comparison shows it, else no difference shown."""
+        verdicts = [one.verdict for one in self.report.comparisons]
+        if WORSE in verdicts:
+            return WORSE
+        return BETTER if BETTER in verdicts else "no difference shown"
+
+    def words(self) -> list[str]:
+        """Return what was found, in sentences."""
+        if self.is_default:
+            return [f"Nothing tried was better than the default on {self.train_queries} queries: keep it."]
+        told = [one.words for one in self.report.comparisons]
+        if self.verdict != BETTER:
+            told.append("On queries that the search did not see the gain is not shown: keep the default, or ask more.")
+        return told
+
+    def yaml(self) -> str:
+        """Return the settings as YAML that `--config` reads, with what is known of them as comments."""
+        import yaml
+
+        report = self.report
+        lines = [
+            f"Tuned for {self.metric} at {', '.join(map(str, self.budgets))} tokens on {self.train_queries} queries of "
+            f"{self.name},",
+            f"compared with the default on {report.data.queries} others: {self.verdict}.",
+            *self.words(),
+            f"model {report.made['model']}, tokenizer {report.made['tokenizer']}, seed {report.made['seed']}, "
+            f"ctx_vector {report.made['version']}",
+        ]
+        if self.chunk_tokens is not None:
+            lines.append(f"Index documents with: ctx-vector index ... --chunk-tokens {self.chunk_tokens}")
+        head = "".join(f"# {line}\n" for line in lines)
+        settings = {**self.kept, **self.changes}
+        return head + yaml.safe_dump({"context": settings}, allow_unicode=True, sort_keys=True)
+
+    def to_dict(self, *, rows: bool = False) -> dict[str, Any]:
+        """Return JSON-ready values with stable keys."""
+        return {
+            "dataset": self.name,
+            "knobs": list(self.knobs),
+            "changes": dict(self.changes),
+            "chunk_tokens": self.chunk_tokens,
+            "metric": self.metric,
+            "budgets": list(self.budgets),
+            "train": {
+                "queries": self.train_queries,
+                DEFAULT: round(self.train[0], 6),
+                TUNED: round(self.train[1], 6),
+            },
+            "verdict": self.verdict,
+            "words": self.words(),
+            "trials": [{"changes": dict(changes), "value": round(value, 6)} for changes, value in self.trials],
+            "held_out": self.report.to_dict(rows=rows),
+        }
+
+
+def default_knobs(dataset: Dataset) -> list[str]:
+    """Return what is worth tuning on a data set: recency where documents have times, floors and limits."""
+    dated = len({document.timestamp for document in dataset.documents}) > 1
+    memories = dataset.is_conversation or any(d.metadata.get("memory_type") for d in dataset.documents)
+    found = ["recency_weight", "recency_decay", "recency_floor"] if dated else []
+    return [*found, "min_relevance", *(["memory_limit"] if memories else ["knowledge_limit", "knowledge_min_score"])]
+
+
+def needed_queries(share: float = SHARE, effect: float = EFFECT) -> int:
+    """Return how many queries tuning takes: enough to search with, and enough held out to show such an effect."""
+    held_out = needed(effect)
+    return max(math.ceil(held_out / (1 - share)), math.ceil(LEAST_TRAIN / share))
+
+
+def tune(
+    dataset: Dataset,
+    knobs: Sequence[str] | None = None,
+    budgets: Sequence[int] = (1000,),
+    *,
+    metric: str = "evidence_recall",
+    trials: int = TRIALS,
+    share: float = SHARE,
+    effect: float = EFFECT,
+    base: ContextConfig | None = None,
+    encoder: Encoder | None = None,
+    cache: str | Path | None = None,
+    kind: str = "auto",
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    alpha: float = ALPHA,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Tuned:
+    """Tune settings on a share of the queries, and compare what was found with the default on the others.
+
+    `knobs` are names in KNOBS (default: `default_knobs`), `trials` about how many settings are tried. `base` is the
+    default to start from and to beat. Raises InputError when there are too few queries to show an effect of d_z
+    `effect`, saying how many it takes; for wrong arguments too.
+    """
+    names = list(knobs) if knobs is not None else default_knobs(dataset)
+    space = _space(names, base)
+    _check_amount(dataset, share, effect)
+    if trials < 8:
+        raise InputError(f"trials: expected >= 8, got {trials}")
+    first, held_out = dataset.split(share, seed)
+    least = needed(effect)
+    if len(first.queries) < LEAST_TRAIN or len(held_out.queries) < least:
+        raise InputError(
+            f"{dataset.name}: divided so that what shares evidence or a group stays together, {len(first.queries)} "
+            f"queries are left to search with and {len(held_out.queries)} to judge by; it takes {LEAST_TRAIN} and "
+            f"{least}: add queries on other subjects"
+        )
+    start = (base or ContextConfig()).with_(reserve_ratio=0.0)
+    tell = progress or (lambda what, done, total: None)
+    with Bench(first, start, encoder=encoder, cache=cache, kind=kind, tell=tell) as bench:
+        goal = _Goal(bench, start, space, metric, tuple(sorted(set(budgets))), trials, tell)
+        goal.search(seed)
+    changes, value = goal.best
+    chunk_tokens = changes.get("chunk_tokens")
+    settings = {name: setting for name, setting in changes.items() if name != "chunk_tokens"}
+    tuned = Arm(TUNED, settings, chunk_tokens)
+    if "recency_weight" in settings:
+        settings["relevance_weight"] = tuned.config(start).relevance_weight
+    report = run_experiment(
+        held_out,
+        [Arm(DEFAULT), tuned] if changes else [Arm(DEFAULT)],
+        budgets,
+        base=start,
+        encoder=encoder,
+        cache=cache,
+        kind=kind,
+        seed=seed,
+        resamples=resamples,
+        alpha=alpha,
+        tested=[metric],
+        progress=progress,
+    )
+    return Tuned(
+        name=dataset.name,
+        knobs=tuple(names),
+        changes=settings,
+        chunk_tokens=chunk_tokens,
+        train=(goal.default_value, value),
+        train_queries=len(first.queries),
+        trials=tuple(goal.tried),
+        metric=metric,
+        budgets=tuple(sorted(set(budgets))),
+        report=report,
+        kept=_given(base),
+    )
+
+
+def _given(base: ContextConfig | None) -> dict[str, Any]:
+    """Return the fields of the base that differ from the defaults, for the settings file."""
+    if base is None:
+        return {}
+    default, shown = ContextConfig().to_dict(), base.to_dict()
+    return {item.name: shown[item.name] for item in fields(base) if shown[item.name] != default[item.name]}
+
+
+def _space(names: Sequence[str], base: ContextConfig | None) -> dict[str, Knob]:
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"knobs: expected one or more different names, got {', '.join(names) or 'none'}")
+    for name in names:
+        if name not in KNOBS:
+            raise InputError(f"knobs: expected some of {', '.join(KNOBS)}, got {name!r}")
+    if "mmr_lambda" in names:
+        try:
+            ContextBuilder(config=(base or ContextConfig()).with_(mmr_lambda=0.5))
+        except ConfigError:
+            raise InputError("knobs: mmr_lambda cannot be tuned in this version") from None
+    return {name: KNOBS[name] for name in names}
+
+
+def _check_amount(dataset: Dataset, share: float, effect: float) -> None:
+    if not 0 < share < 1:
+        raise InputError(f"share: expected a number between 0 and 1, got {share!r}")
+    if not 0.05 <= effect <= 2:
+        raise InputError(f"effect: expected a number from 0.05 to 2, got {effect!r}")
+    least, count = needed_queries(share, effect), len(dataset.queries)
+    if count < least:
+        held_out = max(2, round(count * (1 - share)))
+        could = smallest_effect(held_out)
+        raise InputError(
+            f"{dataset.name} has {count} queries, too few to tune on: it takes {least}: {LEAST_TRAIN} or more to "
+            f"search with and {needed(effect)} or more held out to show a difference of d_z {effect:g}; {held_out} "
+            f"held out show one of {could or math.inf:.2f} at best. Add queries, or compare a few settings by "
+            "ctx-vector ab"
+        )
+
+
+class _Goal:
+    """What the optimiser asks: the mean of a metric over queries and budgets, for a point in the space."""
+
+    def __init__(
+        self,
+        bench: Bench,
+        base: ContextConfig,
+        space: Mapping[str, Knob],
+        metric: str,
+        budgets: tuple[int, ...],
+        trials: int,
+        tell: Callable[[str, int, int], None],
+    ) -> None:
+        self._bench = bench
+        self._base = base
+        self._space = space
+        self._metric = metric
+        self._budgets = budgets
+        self._most = trials
+        self._tell = tell
+        self._known: dict[tuple[Any, ...], float] = {}
+        self._fixed: dict[str, int] = {}
+        self._queries = {name: bench.queries_of(name) for name in bench.dataset.collections}
+        self.tried: list[tuple[Mapping[str, Any], float]] = []
+        self.default_value = self._measure({})
+        self.best: tuple[dict[str, Any], float] = ({}, self.default_value)
+
+    def search(self, seed: int) -> None:
+        """Look for the best point with about the number of trials there are."""
+        try:
+            from scipy.optimize import differential_evolution
+        except ImportError:
+            raise OptionalDependencyError("tuning", "lab") from None
+        knobs = list(self._space.values())
+        people = 2 ** max(3, math.ceil(math.log2(3 * len(knobs))))  # a Sobol sequence wants a power of two
+        people = min(people, 2 ** int(math.log2(self._most)))
+        shown = self._base.to_dict()
+        differential_evolution(
+            lambda point: -self._ask(point),
+            [knob.bounds for knob in knobs],
+            integrality=[knob.integral for knob in knobs],
+            x0=[knob.place(shown.get(name)) for name, knob in self._space.items()],
+            init=_sobol(knobs, people, seed),
+            maxiter=max(0, self._most // people - 1),
+            popsize=people,
+            polish=False,
+            tol=0,
+            rng=np.random.default_rng(seed),
+        )
+
+    def _ask(self, point: Sequence[float]) -> float:
+        changes = {name: knob.value(place) for (name, knob), place in zip(self._space.items(), point, strict=True)}
+        key = tuple(changes.values())
+        if key not in self._known:
+            self._tell("trying settings", len(self.tried), self._most)
+            self._known[key] = value = self._measure(changes)
+            self.tried.append((changes, value))
+            if value > self.best[1]:
+                self.best = (changes, value)
+        return self._known[key]
+
+    def _measure(self, changes: Mapping[str, Any]) -> float:
+        chunk_tokens = changes.get("chunk_tokens")
+        config = Arm("trial", {k: v for k, v in changes.items() if k != "chunk_tokens"}).config(self._base)
+        values = []
+        for collection, queries in self._queries.items():
+            corpus = self._bench.corpus(collection, chunk_tokens)
+            setup = Setup("trial", corpus, config)
+            builder = corpus.builder.with_config(config)
+            for query in queries:
+                fixed = self._besides(setup, query)
+                versions = self._bench.dataset.versions(query)
+                for size in self._budgets:
+                    items = items_of(build_within(builder, query, corpus, size, fixed), corpus)
+                    found = context_metrics(items, self._bench.dataset.grades(query), versions)
+                    if self._metric not in found:
+                        raise InputError(f"metric: expected one of {', '.join(found)}, got {self._metric!r}")
+                    values.append(found[self._metric])
+        known = [value for value in values if not math.isnan(value)]
+        if not known:
+            raise InputError(f"metric: {self._metric} is not defined for any query of {self._bench.dataset.name}")
+        return float(np.mean(known))
+
+    def _besides(self, setup: Setup, query: Query) -> int:
+        """Return the tokens of a query's context besides its candidates, measured once."""
+        if query.id not in self._fixed:
+            ample = ample_builder(Setup(setup.arm, setup.corpus, self._base.with_(**LIFTED)))
+            built = ample.assemble(query.text, max_tokens=RANKING_TOKENS, now=setup.corpus.present(query))
+            self._fixed[query.id] = fixed_tokens(built)
+        return self._fixed[query.id]
+
+
+def _sobol(knobs: Sequence[Knob], count: int, seed: int) -> Any:
+    """Return (count, knobs) points that fill the space evenly."""
+    from scipy.stats import qmc
+
+    points = qmc.Sobol(len(knobs), rng=np.random.default_rng(seed)).random(count)
+    lows, highs = zip(*(knob.bounds for knob in knobs), strict=True)
+    spread = np.asarray(lows) + points * (np.asarray(highs) - np.asarray(lows))
+    whole = [knob.integral for knob in knobs]
+    spread[:, whole] = np.rint(spread[:, whole])
+    return spread
