@@ -64,10 +64,9 @@ class _Cl100k:
     def __call__(self, text: str) -> Sequence[int]:
         return self._encoding.encode_ordinary(text)
 
-    def head(self, text: str, tokens: int) -> int:
-        """Return how many characters the first tokens of a text hold."""
-        start = self._encoding.decode_bytes(self._encoding.encode_ordinary(text)[:tokens])
-        return len(start.decode("utf-8", "ignore"))
+    def reach(self, tokens: Sequence[int]) -> int:
+        """Return how many characters these tokens, the first of a text, hold."""
+        return len(self._encoding.decode_bytes(tokens).decode("utf-8", "ignore"))
 
 
 def _load_hf(path: str) -> Encode:
@@ -151,12 +150,15 @@ class TokenCounter:
         else:
             raise InputError(f"tokenizer: expected one of {TOKENIZER_CHOICES}, got {tokenizer!r}")
 
-    def _count_raw(self, text: str) -> int:
+    def _loaded(self) -> Encode:
         encode = self._encode
         if encode is None:
             with self._lock:
                 encode = self._encode = self._encode or self._load()
-        result = encode(text)
+        return encode
+
+    def _count_raw(self, text: str) -> int:
+        result = self._loaded()(text)
         return len(result) if isinstance(result, Sized) else int(result)
 
     def _count_now(self, text: str) -> int:
@@ -226,13 +228,16 @@ class TokenCounter:
             tokens += self.count(str(message["tool_call_id"]))
         return tokens
 
-    def _reach(self, text: str, tokens: int) -> int:
-        """Return how many characters the first tokens hold, fewer than all; 0 when the tokenizer does not tell."""
+    def _measured(self, text: str, limit: int) -> tuple[int, int]:
+        """Return the tokens of a text, and how many characters the first `limit` of them hold, fewer than all.
+
+        That is 0 where the tokenizer does not tell.
+        """
         if not self.additive or len(text) > _SAFE_LENGTH:
-            return 0
-        self._count_raw("")  # loads it
-        assert isinstance(self._encode, _Cl100k)
-        return min(self._encode.head(text, tokens), len(text) - 1)
+            return self.count(text), 0
+        tokens = self._loaded()(text)
+        assert isinstance(self._encode, _Cl100k) and isinstance(tokens, Sequence)
+        return len(tokens), min(self._encode.reach(tokens[:limit]), len(text) - 1)
 
     def truncate(self, text: str, max_tokens: int) -> str:
         """Return the longest prefix found that has at most `max_tokens` tokens and never splits a character.
@@ -242,12 +247,13 @@ class TokenCounter:
         if max_tokens <= 0 or not text:
             return ""
         text = clean_text(text)
-        if self.count(text) <= max_tokens:
+        total, guess = self._measured(text, max_tokens)
+        if total <= max_tokens:
             return text
         # Bisection, every other step by interpolation: a prefix's count mostly grows in proportion to its length. Where
         # the tokenizer tells how far its first tokens reach, that is tried first, and mostly right.
-        low, low_count, high, high_count = 0, 0, len(text), self.count(text)
-        halve, guess = False, self._reach(text, max_tokens)
+        low, low_count, high, high_count = 0, 0, len(text), total
+        halve = False
         while high - low > 1 and low_count < max_tokens:
             share = 0.5 if halve else (max_tokens - low_count) / max(1, high_count - low_count)
             halve = not halve and not guess
@@ -259,7 +265,7 @@ class TokenCounter:
             else:
                 high, high_count = middle, tokens
         cut = text[: _whole_characters(text, low)]
-        while cut and self._count_now(cut) > max_tokens:
+        while cut and len(cut) < low and self._count_now(cut) > max_tokens:
             cut = text[: _whole_characters(text, len(cut) - 1)]
         return cut
 
