@@ -8,8 +8,10 @@ this machine can send requests here too: those that name another host than ours,
 
 from __future__ import annotations
 
+import errno
 import hmac
 import ipaddress
+import os
 import socket
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
@@ -81,12 +83,11 @@ def serve_http(
 ) -> None:
     """Serve until interrupted; port 0 takes a free one. `ready` is called with the address.
 
-    Raises what `http_app` raises, and OSError when the port is taken.
+    Raises what `http_app` raises, InputError when the port is taken, OSError when the address cannot be listened to.
     """
     import uvicorn
 
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.create_server((host.strip("[]"), port), family=family) as listening:
+    with _listening(host, port) as listening:
         port = listening.getsockname()[1]
         app = http_app(server, host, port, token=token, allowed_hosts=allowed_hosts)
         config = uvicorn.Config(
@@ -100,6 +101,23 @@ def serve_http(
         if ready is not None:
             ready(f"http://{_with_port(host, port)}{PATH}")
         uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns Nagle's algorithm off only where the protocol is named: without it, each answer waits 40 ms
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        if os.name == "posix":  # elsewhere it would let two programs share a port
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host.strip("[]"), port))
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise InputError(f"port: {port} is taken by another program; choose another, or 0 for a free one") from None
+    return listening
 
 
 def _with_port(name: str, port: int) -> str:

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -28,7 +29,7 @@ from ctx_vector.audit import AuditLog
 from ctx_vector.cli.mcp_settings import PLACES, settings
 from ctx_vector.errors import InputError
 from ctx_vector.escaping import unescape
-from ctx_vector.mcp_http import http_app, is_loopback
+from ctx_vector.mcp_http import http_app, is_loopback, serve_http
 from ctx_vector.mcp_replies import items_text
 from ctx_vector.mcp_server import ContextServer, make_server
 from ctx_vector.mcp_tools import allowed_path
@@ -570,6 +571,40 @@ def test_a_token_is_asked_for(tmp_path: Path, docs: Path):
         assert status() == 401
         assert status(Authorization="Bearer correct-horse-batterie") == 401
         assert status(Authorization="Bearer correct-horse-battery") == 200
+
+
+def test_what_has_expired_is_not_found(server: ContextServer, docs: Path):
+    (docs / "old.md").write_text(
+        "---\nexpires_at: 2020-01-01\n---\n# Offer\n\nOnions are cheap today.\n", encoding="utf-8"
+    )
+
+    async def story(client: Client) -> None:
+        await ask(client, "index_path", path="old.md")
+        assert (await ask(client, "search_knowledge", query="onions", min_score=0))[1] == {"passages": []}
+
+    talk(lambda: Client(server), story)
+
+
+def test_a_port_that_is_taken(server: ContextServer):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        with pytest.raises(InputError, match="is taken by another program; choose another, or 0"):
+            serve_http(server, port=taken.getsockname()[1])
+
+
+def test_answers_are_not_held_back(tmp_path: Path, docs: Path):
+    """Without TCP_NODELAY every answer waits 40 ms for an acknowledgement; the quickest of many shows it."""
+
+    async def quickest(address: str) -> float:
+        async with Client(address) as client:
+            times = []
+            for _ in range(20):
+                started = time.perf_counter()
+                await client.call_tool("explain_build", {})
+                times.append(time.perf_counter() - started)
+            return min(times)
+
+    with http_server(tmp_path) as address:
+        assert asyncio.run(quickest(address)) < 0.035
 
 
 def test_elsewhere_only_when_told(server: ContextServer):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from ctx_vector.adapters.shared import Chooser, hit_metadata, known_score, missing
@@ -61,7 +62,11 @@ class CtxVectorRetriever:
     ) -> dict[str, list[Document]]:
         """Search; `filters` is a filter of `KnowledgeBase.search`, such as ``{"source": "docs/*"}``."""
         hits = self.knowledge.search(
-            query, self.top_k if top_k is None else top_k, self.min_score, self.filters if filters is None else filters
+            query,
+            self.top_k if top_k is None else top_k,
+            self.min_score,
+            self.filters if filters is None else filters,
+            now=datetime.now(UTC),
         )
         documents = [
             Document(id=f"{hit.cite}#{hit.id}", content=hit.content, meta=hit_metadata(hit, query), score=hit.score)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
 from ctx_vector.adapters.shared import Chooser, hit_metadata, known_score, missing
@@ -70,6 +71,7 @@ class CtxVectorRetriever(BaseRetriever):
             self.k if k is None else k,
             self.min_score if min_score is None else min_score,
             self.filter if filter is None else filter,
+            now=datetime.now(UTC),
         )
         return [Document(id=str(hit.id), page_content=hit.content, metadata=hit_metadata(hit, query)) for hit in hits]
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ctx_vector.adapters.shared import Chooser, hit_metadata, known_score, missing
@@ -61,7 +62,10 @@ class CtxVectorRetriever(BaseRetriever):
         super().__init__(**options)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        hits = self.knowledge.search(query_bundle.query_str, self.similarity_top_k, self.min_score, self.filter)
+        now = datetime.now(UTC)
+        hits = self.knowledge.search(
+            query_bundle.query_str, self.similarity_top_k, self.min_score, self.filter, now=now
+        )
         return [
             NodeWithScore(
                 node=TextNode(
