@@ -235,7 +235,9 @@ class _Live:
             if kept is not None and stamp is None and isinstance(self._expires, timedelta):
                 old = kept.loaded + self._expires <= request.now  # without a file, what is loaded again is fresh
             if old or kept is None:
-                self._kept = kept = _Kept(stamp, request.now, self._asked(request))
+                kept = _Kept(stamp, request.now, self._asked(request))
+                if stamp is not None or any(not getattr(item, "reason", "") for item in kept.items):
+                    self._kept = kept  # a source that had nothing to give is asked again
             return kept.items
         finally:
             self._loading.release()

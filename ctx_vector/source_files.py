@@ -141,8 +141,8 @@ def items_of(value: Any, name: str) -> list[dict[str, Any]]:
     ``content`` or ``text``, or with ``question`` and ``answer``, is one item; any other mapping is one item of lines
     ``key: value``. Raises LoaderError for what is none of these.
 
-    Items with the same ``id`` are versions of one document, and so are items without an id that have a version of their
-    own; other items are a document each.
+    Items with a smaller ``priority`` come first. Items with the same ``id`` are versions of one document, and so are
+    items without an id that have a version of their own; other items are a document each.
     """
     if value is None:
         return []
@@ -159,7 +159,12 @@ def items_of(value: Any, name: str) -> list[dict[str, Any]]:
         if not ("version" in own and _has_content(item)):
             made["metadata"].setdefault("document_id", f"{name}#{at}")
         found.append(made)
-    return found
+    return sorted(found, key=_priority)
+
+
+def _priority(item: Mapping[str, Any]) -> float:
+    value = item["metadata"].get("priority", 0)
+    return value if isinstance(value, (int, float)) and value == value else 0
 
 
 def _has_content(value: Any) -> bool:

@@ -108,3 +108,13 @@ def bad_usage(done) -> str:
 def test_the_schema_is_printed():
     assert json.loads(good(call("config", "schema"))) == settings_schema()
     assert json.loads(good(call("config", "schema", "--json"))) == settings_schema()
+
+
+def test_checking_makes_no_files(folder: Path):
+    path = folder / "session.yaml"
+    path.write_text("sources: {before: {layer: memory, loader: 'session:'}}", encoding="utf-8")
+    before = sorted(folder.rglob("*"))
+    assert "1 source" in good(call("config", "check", path))
+    assert sorted(folder.rglob("*")) == before
+    path.write_text(path.read_text(encoding="utf-8") + "\naudit: {enabled: false}", encoding="utf-8")
+    assert "sources.before.loader (line 1): session: reads the audit" in call("config", "check", path).stderr

@@ -226,6 +226,12 @@ def test_a_static_source_that_failed_is_asked_again():
     assert [texts(ask(live=live)) for _ in range(2)] == [["here"]] * 2
 
 
+def test_a_static_source_that_had_nothing_is_asked_again():
+    answers = iter([[], None, "here", "there"])
+    live = LiveSources([source(lambda request: next(answers), layer="static")])
+    assert [texts(ask(live=live)) for _ in range(4)] == [[], [], ["here"], ["here"]]
+
+
 def test_threads_load_a_static_source_once():
     loader = Counting()
     live = LiveSources([source(loader, layer="static")])

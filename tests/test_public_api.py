@@ -127,7 +127,21 @@ def test_the_library_never_prints(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["errors", "packets", "config", "tokens", "escaping", "recency", "scoring", "calibration", "trim"]
+    "name",
+    [
+        "errors",
+        "packets",
+        "config",
+        "tokens",
+        "escaping",
+        "recency",
+        "scoring",
+        "calibration",
+        "trim",
+        "rules",
+        "versions",
+        "live_sources",
+    ],
 )
 def test_docstring_examples_are_true(name: str) -> None:
     result = doctest.testmod(importlib.import_module(f"ctx_vector.{name}"))

@@ -68,8 +68,8 @@ def problem(call):
 def test_a_yaml_file_has_items_with_versions_and_expiry(tmp_path):
     write(tmp_path, "数据/faq.yaml", FAQ)
     found = ask(live(tmp_path, "yaml:数据/faq.yaml"))
-    assert texts(found) == ["多久可以退货？\n签收后三十天内。", "Delivery takes three days.", "只有一句话。"]
-    first, second, third = (item.packet.meta for item in found.candidates)
+    assert texts(found) == ["多久可以退货？\n签收后三十天内。", "只有一句话。", "Delivery takes three days."]
+    first, third, second = (item.packet.meta for item in found.candidates)  # by their priority
     assert first == {
         "type": "knowledge", "id": "returns", "version": "1.10", "source": "数据/faq.yaml",
         "document_id": "数据/faq.yaml#id=returns",
