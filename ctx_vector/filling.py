@@ -95,6 +95,11 @@ def fill(
         if not filler.put(row, filler.piece(row)):
             row.drop("budget", "did not fit beside what is never cut")
     rest = [row for row in rows if row.part not in ("system", "images") and row.candidate.message is None]
+    warnings += [
+        f"{row.candidate.packet.id} of the query is left out: {row.detail}; raise max_tokens or budgets['images']"
+        for row in ranked
+        if row.part == "images" and row.reason and "images" not in left_out
+    ]
     placer = Placer(history, said, filler)
     allocation = None
     if layers is not None:

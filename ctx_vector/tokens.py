@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, Final
 
 from ctx_vector.errors import InputError, ModelError, OptionalDependencyError
-from ctx_vector.images import Formula, image_formula, image_parts, image_tokens, is_image_part
+from ctx_vector.images import Formula, image_formula, image_parts, image_tokens, is_image_part, openai_tiles
 from ctx_vector.packets import clean_text, message_text
 
 DEFAULT_TOKENIZER: Final = "cl100k_base"
@@ -149,6 +149,9 @@ class TokenCounter:
             self.name, self._load = tokenizer, lambda: _load_toktok(tokenizer[7:])
         else:
             raise InputError(f"tokenizer: expected one of {TOKENIZER_CHOICES}, got {tokenizer!r}")
+        if self.images is not openai_tiles:  # no name to make it from again: a record of builds has to ask for it
+            named = images if isinstance(images, str) else getattr(images, "__qualname__", type(images).__name__)
+            self.name += f", images by {named}"
 
     def _loaded(self) -> Encode:
         encode = self._encode
@@ -279,6 +282,8 @@ def framing(counter: Any) -> tuple[int, int]:
 def tokenizer_fingerprint(counter: Any) -> str:
     """Return a digest of how a counter counts a few texts of every kind (16 hex digits): equal for equal tokenizers."""
     counts = [*counter.count_batch(_PROBES), *framing(counter)]
+    if (images := getattr(counter, "images", None)) is not None:
+        counts += [images(*size) for size in ((None, None, "auto"), (1024, 1024, "high"), (300, 2000, "low"))]
     return hashlib.blake2b(json.dumps(counts).encode(), digest_size=8).hexdigest()
 
 

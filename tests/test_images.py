@@ -25,6 +25,7 @@ from ctx_vector.images import (
     openai_patches,
     openai_tiles,
 )
+from ctx_vector.tokens import tokenizer_fingerprint
 
 WORST = openai_tiles(None, None)
 
@@ -275,6 +276,16 @@ def test_messages_with_images_are_counted_by_the_formula():
     assert TokenCounter(images=lambda *size: 7).count_message({"content": [small]}) == 3 + 7
     with pytest.raises(InputError, match="image formula"):
         TokenCounter(images="gemini")
+
+
+def test_a_counter_with_another_formula_is_another_counter():
+    usual, other = TokenCounter(), TokenCounter(images="anthropic")
+    assert usual.name == TokenCounter(images="openai_tiles").name == "cl100k_base"
+    assert other.name == "cl100k_base, images by anthropic" and other.additive
+    own = TokenCounter("estimate", images=openai_patches)
+    assert own.name == "estimate, images by openai_patches"
+    prints = {tokenizer_fingerprint(counter) for counter in (usual, other, TokenCounter(images=openai_patches))}
+    assert len(prints) == 3 and tokenizer_fingerprint(TokenCounter(images="anthropic")) in prints
 
 
 def test_a_large_image_is_counted_quickly_for_its_header_alone(monkeypatch):

@@ -12,7 +12,8 @@ from jsonschema import Draft202012Validator
 from PIL import Image
 from pipeline_help import NOW, STEADY, build, chaos, short_chaos, tokens
 
-from ctx_vector import ContextBuilder, ContextConfig
+from ctx_vector import ContextBuilder, ContextConfig, TokenCounter
+from ctx_vector.audit import AuditLog
 from ctx_vector.builder import rebuild
 from ctx_vector.errors import BudgetError, InputError
 from ctx_vector.images import image_part
@@ -287,3 +288,25 @@ def test_images_of_every_kind_with_a_question(tmp_path):
     assert built.messages[-1]["content"] == [{"type": "text", "text": "这是什么"}, SMALL, SMALL, foreign]
     assert [item.tokens for item in built.kept] == [255] * 3
     assert [(item.packet.id, item.reason) for item in built.dropped] == [("image3", "quota")]  # 1445 of 1500 - 510
+
+
+def test_an_image_of_the_query_that_is_left_out_is_a_warning():
+    built = build("what is this", images=[FAR])  # of unknown size: 1445 tokens, under the half of 3000
+    assert [item.reason for item in built.dropped] == [] and built.warnings == ()
+    built = build("what is this", images=[SMALL, FAR], config={"max_tokens": 2000})
+    (warning,) = built.warnings
+    assert "image2 of the query is left out: over the 1000 tokens of images" in warning and "max_tokens" in warning
+    off = build("what is this", images=[FAR], config={"include": {"images": False}})
+    assert not any("left out" in line for line in off.warnings)
+
+
+def test_a_replay_asks_for_a_counter_with_another_formula(tmp_path):
+    counter = TokenCounter(images="anthropic")
+    with AuditLog(tmp_path / "audit.sqlite3") as audit:
+        config = ContextConfig(strategy="jaccard", tokenizer=counter, budgets={"images": 2000})
+        built = ContextBuilder(config=config, audit=audit).assemble("what is this", images=[FAR])
+        assert 1640 < built.budget.total_used < 1700
+        audit.flush()
+        with pytest.raises(InputError, match=r"images by anthropic.*counter="):
+            audit.replay(built.meta["build_id"])
+        assert audit.replay(built.meta["build_id"], counter=counter).equal
