@@ -69,7 +69,7 @@ def with_images(inputs: Inputs, images: Sequence[Any] | None, config: ContextCon
 
 def _fitted(item: Said, left: int, cost: Callable[[Any], int], is_image: Callable[[Any], bool]) -> tuple[Said, int]:
     """Return a message with those of its images that fit into `left` tokens, and the tokens left then."""
-    parts, gone = list(item.message.content or ()), 0
+    parts = before = list(item.message.content or ())
     for place, part in enumerate(parts):
         if not is_image(part):
             continue
@@ -77,12 +77,8 @@ def _fitted(item: Said, left: int, cost: Callable[[Any], int], is_image: Callabl
         if tokens <= left:
             left -= tokens
         else:
-            parts[place] = {"type": "text", "text": message_text([part])}
-            gone += 1
-    if not gone:
+            parts = [*parts[:place], {"type": "text", "text": message_text([part])}, *parts[place + 1 :]]
+    if parts is before:
         return item, left
     message: Message = replace(item.message, content=parts)
-    packet = item.packet
-    meta = {**packet.meta, "images_left_out": gone}
-    shown = ContextPacket(packet.content, packet.timestamp, metadata=meta)
-    return replace(item, message=message, packet=shown, tokens=-1, turn=None, shown=None, dropped=None), left
+    return replace(item, message=message, tokens=-1, turn=None, shown=None, dropped=None), left
