@@ -18,8 +18,6 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-import struct
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -28,13 +26,13 @@ from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
 from ctx_vector.errors import InputError
+from ctx_vector.image_headers import Size, image_kind, image_size
 
 DETAILS: Final = ("auto", "low", "high")
 #: The largest file `image_part` reads: what OpenAI takes in one request.
 MOST_BYTES: Final = 50_000_000
 
 Formula = Callable[[int | None, int | None, str], int]
-Size = tuple[int, int]
 
 _HEAD: Final = 65_536  # bytes of an image that are decoded at first
 _TYPES: Final = ("image_url", "input_image", "image")
@@ -215,23 +213,42 @@ def _decoded(text: str) -> bytes:
 _URL_SAFE: Final = str.maketrans("-_", "+/")
 
 
-def image_part(source: str | bytes | PathLike[str], detail: str = "auto") -> dict[str, Any]:
+def image_part(source: Any, detail: str = "auto") -> dict[str, Any]:
     """Return ``{"type": "image_url", "image_url": {"url", "detail"}}`` for a file, its bytes, or a URL.
 
-    A file and bytes become a data: URI; an address (http, https, data) stays as it is and is not fetched. Raises
+    A file and bytes become a data: URI; an address (http, https, data) stays as it is and is not fetched. An image part
+    stays as it is when it is a mapping; an object, such as MCP's ImageContent, becomes one of this form. Raises
     InputError for what is no PNG, JPEG, GIF, WebP or BMP image, or is over MOST_BYTES.
     """
     if detail not in DETAILS:
         raise InputError(f"detail: expected one of {', '.join(DETAILS)}, got {detail!r}")
+    if not isinstance(source, (str, bytes)) and is_image_part(source):
+        return dict(source) if isinstance(source, Mapping) else _of_object(source, detail)
     if isinstance(source, str) and source[:8].lower().startswith(("http://", "https://", "data:")):
         url = source
     else:
         data, name = _read(source)
-        kind = _kind(data)
+        kind = image_kind(data)
         if kind is None or image_size(data) is None:
             raise InputError(f"image: {name} is no PNG, JPEG, GIF, WebP or BMP image that can be read")
         url = f"data:image/{kind};base64,{base64.b64encode(data).decode('ascii')}"
     return {"type": "image_url", "image_url": {"url": url, "detail": detail}}
+
+
+def _of_object(part: Any, detail: str) -> dict[str, Any]:
+    shown, holder = _get(part, "image_url"), _get(part, "source") or part
+    url = shown if isinstance(shown, str) else _get(shown, "url") or _get(holder, "url")
+    data = _get(holder, "data")
+    if not isinstance(url, str) and isinstance(data, (str, bytes)):
+        kind = next((value for name in _MIME if isinstance(value := _get(holder, name), str)), "image/png")
+        url = f"data:{kind};base64,{data if isinstance(data, str) else base64.b64encode(data).decode('ascii')}"
+    if not isinstance(url, str):
+        raise InputError(f"image: expected a part with an address or data, got {part!r:.200}")
+    own = _get(part, "detail") if isinstance(shown, str) else _get(shown, "detail")
+    return {"type": "image_url", "image_url": {"url": url, "detail": own if own in DETAILS else detail}}
+
+
+_MIME: Final = ("mimeType", "mime_type", "media_type")
 
 
 def _read(source: str | bytes | PathLike[str]) -> tuple[bytes, str]:
@@ -249,103 +266,3 @@ def _read(source: str | bytes | PathLike[str]) -> tuple[bytes, str]:
     if len(data) > MOST_BYTES:
         raise InputError(f"image: {name} is over {MOST_BYTES:,} bytes; make it smaller, models scale it down anyway")
     return data, name
-
-
-# -- headers ----------------------------------------------------------------------------------------------------------
-
-
-def image_size(data: bytes) -> Size | None:
-    """Return (width, height) in pixels from the header of an image, None when there is none that can be believed."""
-    kind = _kind(data)
-    if kind is None:
-        return None
-    try:
-        size = _READERS[kind](data)
-    except (struct.error, IndexError):  # cut off
-        return None
-    return size if size is not None and min(size) > 0 else None
-
-
-def _kind(data: bytes) -> str | None:
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "jpeg"
-    if data[:6] in (b"GIF87a", b"GIF89a"):
-        return "gif"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "webp"
-    return "bmp" if data.startswith(b"BM") and len(data) >= 26 else None
-
-
-def _png(data: bytes) -> Size | None:
-    if data[8:16] != b"\x00\x00\x00\rIHDR" or zlib.crc32(data[12:29]) != struct.unpack(">I", data[29:33])[0]:
-        return None
-    width, height = struct.unpack(">II", data[16:24])
-    return (width, height) if max(width, height) < 1 << 31 else None
-
-
-def _gif(data: bytes) -> Size | None:
-    width, height = struct.unpack("<HH", data[6:10])
-    return width, height
-
-
-def _bmp(data: bytes) -> Size | None:
-    header = struct.unpack("<I", data[14:18])[0]
-    if header == 12:
-        width, height = struct.unpack("<HH", data[18:22])
-        return width, height
-    if not 40 <= header <= 124:
-        return None
-    width, height = struct.unpack("<ii", data[18:26])
-    return width, abs(height)  # a negative height is one from top to bottom
-
-
-def _jpeg(data: bytes) -> Size | None:
-    at = 2
-    while True:
-        if data[at] != 0xFF:
-            return None
-        while data[at] == 0xFF:  # fill bytes
-            at += 1
-        marker = data[at]
-        at += 1
-        if marker == 0x01 or 0xD0 <= marker <= 0xD7:
-            continue
-        if marker in (0xD9, 0xDA):  # the end, or pixels before any size
-            return None
-        length = struct.unpack(">H", data[at : at + 2])[0]
-        if length < 2:
-            return None
-        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack(">HH", data[at + 3 : at + 7])
-            return width, height
-        at += length
-
-
-def _webp(data: bytes) -> Size | None:
-    chunk = data[12:16]
-    if chunk == b"VP8 " and data[23:26] == b"\x9d\x01\x2a":
-        width, height = struct.unpack("<HH", data[26:30])
-        return width & 0x3FFF, height & 0x3FFF
-    if chunk == b"VP8L" and data[20] == 0x2F:
-        bits = struct.unpack("<I", data[21:25])[0]
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if chunk == b"VP8X":
-        return int.from_bytes(_exact(data, 24, 27), "little") + 1, int.from_bytes(_exact(data, 27, 30), "little") + 1
-    return None
-
-
-def _exact(data: bytes, start: int, stop: int) -> bytes:
-    if len(data) < stop:
-        raise IndexError
-    return data[start:stop]
-
-
-_READERS: Final[Mapping[str, Callable[[bytes], Size | None]]] = {
-    "png": _png,
-    "jpeg": _jpeg,
-    "gif": _gif,
-    "webp": _webp,
-    "bmp": _bmp,
-}

@@ -9,7 +9,7 @@ Nothing is fetched: what an image costs comes from its header, or is the worst c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ def with_images(inputs: Inputs, images: Sequence[Any] | None, config: ContextCon
     pictured = [place for place, item in enumerate(inputs.said) if not isinstance(item.message.content, str)]
     if not images and not pictured:
         return inputs
-    from ctx_vector.images import image_part, is_image_part  # only builds with images pay for it
+    from ctx_vector.images import image_part  # only builds with images pay for it
 
     if images and not inputs.query.strip():
         raise InputError("images: expected a user_query beside them, got a blank one; say what is asked of the images")
@@ -51,7 +51,7 @@ def with_images(inputs: Inputs, images: Sequence[Any] | None, config: ContextCon
     left = quota
     found: list[Candidate] = []
     for number, item in enumerate(images or ()):
-        part = item if is_image_part(item) else image_part(item)
+        part = image_part(item)
         tokens = cost(part)
         packet = ContextPacket("(image)", metadata={"type": TYPE_IMAGE, "id": f"image{number + 1}", "tokens": tokens})
         fits = tokens <= left
@@ -62,22 +62,32 @@ def with_images(inputs: Inputs, images: Sequence[Any] | None, config: ContextCon
         found.append(candidate)
     said = list(inputs.said)
     for place in reversed(pictured):
-        said[place], left = _fitted(said[place], left, cost, is_image_part)
+        said[place], left = _fitted(said[place], left, cost)
     spec = SourceSpec("images", TYPE_IMAGE, lambda _: found)
     return replace(inputs, said=said, specs=(*inputs.specs, spec) if found else inputs.specs)
 
 
-def _fitted(item: Said, left: int, cost: Callable[[Any], int], is_image: Callable[[Any], bool]) -> tuple[Said, int]:
-    """Return a message with those of its images that fit into `left` tokens, and the tokens left then."""
+def _fitted(item: Said, left: int, cost: Callable[[Any], int]) -> tuple[Said, int]:
+    """Return a message with those of its images that fit into `left` tokens, and the tokens left then.
+
+    Images that are objects become mappings, which can be sent and recorded.
+    """
+    from ctx_vector.images import image_part, is_image_part
+
     parts = before = list(item.message.content or ())
     for place, part in enumerate(parts):
-        if not is_image(part):
+        if not is_image_part(part):
             continue
         tokens = cost(part)
-        if tokens <= left:
+        if tokens > left:
+            shown = {"type": "text", "text": message_text([part])}
+        elif isinstance(part, Mapping):
             left -= tokens
+            continue
         else:
-            parts = [*parts[:place], {"type": "text", "text": message_text([part])}, *parts[place + 1 :]]
+            shown = image_part(part)
+            left -= tokens
+        parts = [*parts[:place], shown, *parts[place + 1 :]]
     if parts is before:
         return item, left
     message: Message = replace(item.message, content=parts)

@@ -14,13 +14,13 @@ from PIL import Image
 
 from ctx_vector import CtxVectorError, TokenCounter
 from ctx_vector.errors import InputError
+from ctx_vector.image_headers import image_size
 from ctx_vector.images import (
     FORMULAS,
     anthropic,
     image_cost,
     image_part,
     image_parts,
-    image_size,
     image_tokens,
     openai_patches,
     openai_tiles,
@@ -239,6 +239,25 @@ def test_a_part_from_a_file_its_bytes_and_a_url(tmp_path):
     assert image_part(bytearray(PNG), "low") == expected
     for url in ("https://example.com/图.png", data_uri(PNG)):
         assert image_part(url) == {"type": "image_url", "image_url": {"url": url, "detail": "auto"}}
+
+
+def test_a_part_stays_and_an_object_becomes_one():
+    from mcp.types import ImageContent
+
+    foreign = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": B64}}
+    assert image_part(foreign) == foreign
+    usual = {"type": "image_url", "image_url": {"url": data_uri(PNG), "detail": "auto"}}
+    low = {"type": "image_url", "image_url": {"url": data_uri(PNG), "detail": "low"}}
+    for part, made in (
+        (ImageContent(type="image", data=B64, mime_type="image/png"), usual),
+        (SimpleNamespace(type="image", data=PNG), usual),
+        (SimpleNamespace(type="image", source=SimpleNamespace(data=B64, media_type="image/png")), usual),
+        (SimpleNamespace(type="image_url", image_url=SimpleNamespace(url=data_uri(PNG), detail="low")), low),
+        (SimpleNamespace(type="input_image", image_url=data_uri(PNG), detail="low"), low),
+    ):
+        assert image_part(part) == made and image_tokens(part) == image_tokens(made)
+    with pytest.raises(InputError, match="with an address or data"):
+        image_part(SimpleNamespace(type="image", image_url=None))
 
 
 def test_what_is_no_image_is_refused(tmp_path, monkeypatch):

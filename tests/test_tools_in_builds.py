@@ -4,6 +4,7 @@ import base64
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,7 @@ def picture(width, height):
 SMALL = image_part(picture(40, 30))  # 85 + 170
 WIDE = image_part(picture(2048, 600))  # 85 + 4 * 2 * 170
 FAR = image_part("https://example.com/picture.png")  # never fetched: the worst case
+FAR_AS_TEXT = {"type": "text", "text": "(image_url)"}  # 255 + 255 + 1445 is over half of 3000
 PARTS = [SMALL, WIDE, FAR]
 COSTS = {json.dumps(SMALL): 255, json.dumps(WIDE): 85 + 8 * 170, json.dumps(FAR): 1445}
 
@@ -288,6 +290,16 @@ def test_images_of_every_kind_with_a_question(tmp_path):
     assert built.messages[-1]["content"] == [{"type": "text", "text": "这是什么"}, SMALL, SMALL, foreign]
     assert [item.tokens for item in built.kept] == [255] * 3
     assert [(item.packet.id, item.reason) for item in built.dropped] == [("image3", "quota")]  # 1445 of 1500 - 510
+
+
+def test_images_that_are_objects_are_sent_as_mappings():
+    given = SimpleNamespace(type="image_url", image_url=SimpleNamespace(**SMALL["image_url"]))
+    history = [{"role": "user", "content": [{"type": "text", "text": "look"}, given, FAR]}]
+    built = build("and this", images=[given], conversation_history=history)
+    assert built.messages[1]["content"] == [{"type": "text", "text": "look"}, SMALL, FAR_AS_TEXT]
+    assert built.messages[2]["content"] == [{"type": "text", "text": "and this"}, SMALL]
+    json.dumps(built.to_dict())
+    hold(built, 3000)
 
 
 def test_an_image_of_the_query_that_is_left_out_is_a_warning():
