@@ -13,6 +13,7 @@
     bench         the builds that are measured
     runner        arms x queries x budgets -> Report (result)
     report        a page with plots; tuning: settings found on a part of the queries
+    online        a test in use, with feedback from the audit
     significance  tests, intervals, corrections, power, verdicts in words
 
 Nothing of the package imports this. It needs the extra `lab`: pip install 'ctx_vector[lab]'

@@ -2,6 +2,7 @@
 
     read_dataset("data/x")              a BEIR folder: corpus.jsonl, queries.jsonl, qrels/test.tsv
     read_dataset("pairs.jsonl")         a query and the text that answers it, one pair a line
+    read_dataset("audit.sqlite3")       builds with feedback, from an audit (audited.py)
     read_dataset("c1", "c2", ...)       several folders, each a collection of its own
 
 BEIR fields may be joined by more. Documents: `timestamp`, `session` and `role` (turns of a conversation, in order of
@@ -32,8 +33,9 @@ _NEGATIVE_KEYS: Final = ("negatives", "negative")
 def read_dataset(*paths: str | Path, split: str | None = None, name: str | None = None) -> Dataset:
     """Read one data set, or several as one, each a collection of its own.
 
-    A folder is read as BEIR, a file as pairs. `split` names the qrels file, by default the first there is of test, dev,
-    train. Raises InputError naming file and line, OSError when a file cannot be read.
+    A folder is read as BEIR, an SQLite file as an audit, any other file as pairs. `split` names the qrels file, by
+    default the first there is of test, dev, train. Raises InputError naming file and line, OSError when a file cannot
+    be read.
     """
     if not paths:
         raise InputError("expected at least one data set")
@@ -48,6 +50,10 @@ def _read(path: Path, split: str | None) -> Dataset:
         return read_beir(path, split)
     if not path.exists():
         raise InputError(f"{path}: there is no such folder or file; a data set is a BEIR folder or a file of pairs")
+    if path.suffix in (".sqlite3", ".sqlite", ".db"):
+        from ctx_vector.experiments.audited import read_audit
+
+        return read_audit(path)
     return read_pairs(path)
 
 

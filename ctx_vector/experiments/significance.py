@@ -42,7 +42,8 @@ WORSE: Final = "worse"
 UNSHOWN: Final = "no difference shown"
 
 
-def _scipy() -> Any:
+def load_scipy() -> Any:
+    """Return SciPy. Raises OptionalDependencyError with the line that installs it."""
     try:
         import scipy.optimize
         import scipy.stats
@@ -98,7 +99,7 @@ def paired(
         raise InputError(f"expected two series of the same 2 or more queries, got shapes {a.shape} and {b.shape}")
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         raise InputError("expected finite values: leave out queries for which a metric is not defined, in both series")
-    stats = _scipy().stats
+    stats = load_scipy().stats
     differences = a - b
     sums, counts = _units(differences, groups)
     units = sums * len(sums) / counts.sum()  # so that their mean is the mean over queries
@@ -201,7 +202,7 @@ def mean_interval(values: Floats, *, seed: int = 0, resamples: int = 999, alpha:
     if len(values) < 2:
         return -math.inf, math.inf
     ones = np.ones(len(values))
-    return _interval(_scipy().stats, values, ones, values, seed, resamples, alpha)[:2]
+    return _interval(load_scipy().stats, values, ones, values, seed, resamples, alpha)[:2]
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -223,7 +224,7 @@ def power(n: int, effect: float, alpha: float = ALPHA) -> float:
 
     64 pairs and d_z 0.355: 0.8.
     """
-    stats = _scipy().stats
+    stats = load_scipy().stats
     if n < 2:
         return 0.0
     line, shift = stats.t.ppf(1 - alpha / 2, n - 1), abs(effect) * math.sqrt(n)
@@ -243,7 +244,7 @@ def smallest_effect(n: int, alpha: float = ALPHA, wanted: float = POWER) -> floa
         high *= 2
         if high > 1e6:
             return None
-    return float(_scipy().optimize.brentq(lambda effect: power(n, effect, alpha) - wanted, 0.0, high, xtol=1e-9))
+    return float(load_scipy().optimize.brentq(lambda effect: power(n, effect, alpha) - wanted, 0.0, high, xtol=1e-9))
 
 
 def needed(effect: float, alpha: float = ALPHA, wanted: float = POWER) -> int:
