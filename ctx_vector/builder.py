@@ -478,12 +478,16 @@ def _audit_of(audit: AuditLog | str | os.PathLike[str] | None, *tools: Any) -> A
     return audit
 
 
-def rebuild(trace: Trace, counter: TokenCounter | None = None) -> BuiltContext:
+def rebuild(trace: Trace, counter: TokenCounter | None = None, *, config: ContextConfig | None = None) -> BuiltContext:
     """Make a build again from its trace: the same bytes of text, messages and decisions, whatever the sources are now.
 
-    No source, encoder, scorer or summarizer is asked. `counter` is needed when the tokenizer was a callable.
+    No source, encoder, scorer or summarizer is asked. `counter` is needed when the tokenizer was a callable. With
+    another `config` the same candidates with the same relevances are selected and rendered anew by it.
     """
     started, again = time.perf_counter(), trace.again()
+    if config is not None:
+        again.config = config
+    trace = again
     builder = ContextBuilder(config=trace.config, counter=counter)
     layers = trace.given.get("layers")
     template = Template(trace.config, builder.counter, trace.query, trace.roles, layers and layers["titles"])

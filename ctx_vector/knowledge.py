@@ -357,6 +357,18 @@ class KnowledgeBase:
 
         return export(self._store, vectors)
 
+    def documents(self) -> list[dict[str, Any]]:
+        """Return source, title, timestamp and number of chunks of each document of the active version, by source."""
+        from ctx_vector.upkeep import documents
+
+        return documents(self._store)
+
+    def chunks(self, source: str) -> list[dict[str, Any]]:
+        """Return id, content, heading and lines of the chunks of one document; none when there is no such document."""
+        from ctx_vector.upkeep import chunks
+
+        return chunks(self._store, source)
+
     def stats(self) -> dict[str, Any]:
         """Return counts and sizes: documents, chunks, languages, versions, model, bytes on disk."""
         from ctx_vector.upkeep import stats

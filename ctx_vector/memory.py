@@ -304,6 +304,11 @@ class Memory:
 
     # -- changing ---------------------------------------------------------------------------------------------------
 
+    def users(self) -> list[str]:
+        """Return the names of all users who have memories in this folder."""
+        with self._store.read() as conn:
+            return rows.all_users(conn)
+
     def update(
         self,
         memory_id: str | int,

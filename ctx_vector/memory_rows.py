@@ -240,6 +240,11 @@ def outlived(conn: sqlite3.Connection, user: str, oldest: datetime) -> list[Row]
     return [_row(values) for values in found]
 
 
+def all_users(conn: sqlite3.Connection) -> list[str]:
+    """Return the users that have memories, by name."""
+    return [str(row[0]) for row in conn.execute("SELECT DISTINCT user_id FROM memories ORDER BY user_id")]
+
+
 def totals(conn: sqlite3.Connection) -> tuple[int, int, str | None]:
     """Return how many memories of how many users there are, and the name of their model."""
     memories, users = conn.execute("SELECT count(*), count(DISTINCT user_id) FROM memories").fetchone()

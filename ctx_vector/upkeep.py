@@ -148,6 +148,32 @@ def export(store: Store, vectors: bool) -> Iterator[dict[str, Any]]:
                 yield chunk
 
 
+def documents(store: Store) -> list[dict[str, Any]]:
+    """Return source, title, timestamp and number of chunks of each document of the active version, by source."""
+    with store.read() as conn:
+        rows = conn.execute(
+            "SELECT d.source, d.title, d.timestamp, count(c.id) FROM lives l JOIN documents d ON d.id = l.document_id "
+            "LEFT JOIN chunks c ON c.document_id = d.id "
+            "WHERE l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version) "
+            "GROUP BY d.id ORDER BY d.source",
+            {"version": catalog.active_version(conn)},
+        ).fetchall()
+    return [dict(zip(("source", "title", "timestamp", "chunks"), row, strict=True)) for row in rows]
+
+
+def chunks(store: Store, source: str) -> list[dict[str, Any]]:
+    """Return the chunks of one document of the active version, in its order; none when there is no such document."""
+    with store.read() as conn:
+        live = catalog.live_revisions(conn, catalog.active_version(conn)).get(source)
+        rows = conn.execute(
+            "SELECT id, text, heading, start_line, end_line FROM chunks WHERE document_id = ? ORDER BY id",
+            (live.id if live is not None else -1,),
+        ).fetchall()
+    names = ("id", "content", "heading", "start_line", "end_line")
+    found = [dict(zip(names, row, strict=True)) for row in rows]
+    return [{**chunk, "heading": json.loads(chunk["heading"])} for chunk in found]
+
+
 def stats(store: Store) -> dict[str, Any]:
     """Return counts and sizes of the active version and of the folder."""
     with store.read() as conn:

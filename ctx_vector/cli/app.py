@@ -12,6 +12,7 @@ from ctx_vector.cli.chat import chat
 from ctx_vector.cli.common import out, set_up_logging
 from ctx_vector.cli.config import config_app
 from ctx_vector.cli.doctor import doctor
+from ctx_vector.cli.inspect import inspect
 from ctx_vector.cli.kb import kb_app
 from ctx_vector.cli.knowledge import index, search
 from ctx_vector.cli.mcp import mcp
@@ -57,6 +58,7 @@ app.command()(search)
 app.command()(build)
 app.command()(chat)
 app.command()(mcp)
+app.command()(inspect)
 app.add_typer(memory_app, name="memory")
 app.add_typer(kb_app, name="kb")
 app.add_typer(models_app, name="models")

@@ -1,0 +1,282 @@
+"""The pages: each reads what a request asks for, and renders one template.
+
+Pages run in Starlette's threads, for what they read is on disk. The builds opened last are kept, so that sliders answer
+without reading anything again.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+
+from ctx_vector.errors import BudgetError, CtxVectorError, InputError
+from ctx_vector.inspector import views
+from ctx_vector.inspector.words import WORDS, language_of
+
+if TYPE_CHECKING:
+    from ctx_vector.audit_decode import BuildRecord
+    from ctx_vector.inspector.app import Stores
+    from ctx_vector.packets import BuiltContext
+
+_HERE: Final = Path(__file__).resolve().parent
+_PAGE: Final = 50
+_KEPT_BUILDS: Final = 8
+_LANGUAGE: Final = "ctx_vector_language"
+_REPORT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
+
+
+class Pages:
+    """All pages over some stores."""
+
+    def __init__(self, stores: Stores) -> None:
+        self.stores = stores
+        self._templates = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(_HERE / "templates"),
+            autoescape=True,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            undefined=jinja2.StrictUndefined,
+        )
+        self._templates.filters["thousands"] = lambda value: f"{value:,}"
+        self._records: OrderedDict[str, BuildRecord] = OrderedDict()
+        self._lock = threading.Lock()
+
+    # -- builds -------------------------------------------------------------------------------------------------------
+
+    def builds(self, request: Request) -> Response:
+        """List the builds, newest first, a page at a time; with a search over their queries."""
+        audit, given = self.stores.audit, request.query_params
+        if audit is None:
+            return self._page(request, "empty.html", "builds", message="no_audit")
+        session, search = given.get("session") or None, (given.get("q") or "").strip() or None
+        before = given.get("before") or None
+        try:
+            rows = audit.list(session, _PAGE + 1, before=before, search=search)
+            total, sessions = audit.count(session, search=search), audit.sessions(50)
+        except CtxVectorError:
+            if audit.path.exists():
+                raise
+            rows, total, sessions = [], 0, []  # nothing was built yet
+        shown = {"session": session or "", "q": search or "", "before": before}
+        older = rows[_PAGE - 1]["id"] if len(rows) > _PAGE else None
+        return self._page(
+            request,
+            "builds.html",
+            "builds",
+            rows=rows[:_PAGE],
+            total=total,
+            sessions=sessions,
+            older=older,
+            given=shown,
+        )
+
+    def build(self, request: Request) -> Response:
+        """Show one build: the context, where its tokens went, every candidate, and sliders."""
+        record = self._record(request.path_params["id"])
+        sliders = views.Sliders.of(record, request.query_params)
+        built, changes, error = self._with(record, sliders)
+        return self._page(
+            request,
+            "build.html",
+            "builds",
+            head=views.head_of(record),
+            sliders=sliders,
+            **self._shown(request, record, built, changes, error),
+            previous=self._previous(record),
+        )
+
+    def what_if(self, request: Request) -> Response:
+        """Return the part of a build's page that sliders change."""
+        record = self._record(request.path_params["id"])
+        built, changes, error = self._with(record, views.Sliders.of(record, request.query_params))
+        shown = self._shown(request, record, built, changes, error)
+        head = views.head_of(record)
+        return self._page(request, "_live.html", "builds", head=head, **shown)
+
+    def item(self, request: Request) -> Response:
+        """Show one candidate whole, with its metadata."""
+        record = self._record(request.path_params["id"])
+        built, _, _ = self._with(record, views.Sliders.of(record, request.query_params))
+        found = views.candidate_of(built, request.path_params["number"])
+        if found is None:
+            return self.not_found(request, None)
+        row, decision = found
+        packet = decision.packet.to_dict()
+        metadata = json.dumps(packet["metadata"], ensure_ascii=False, indent=2)
+        return self._page(
+            request, "item.html", "builds", row=row, packet=packet, decision=decision, metadata=metadata, id=record.id
+        )
+
+    def diff(self, request: Request) -> Response:
+        """Show what came, went and moved from one build to another."""
+        audit = self.stores.audit
+        if audit is None:
+            return self._page(request, "empty.html", "builds", message="no_audit")
+        a, b = self._record(request.query_params.get("a", "")), self._record(request.query_params.get("b", ""))
+        change = audit.diff(a.id, b.id)
+        return self._page(
+            request, "diff.html", "builds", a=views.head_of(a), b=views.head_of(b), change=change.to_dict(),
+            lines=change.lines(),
+        )  # fmt: skip
+
+    def _record(self, id: str) -> BuildRecord:
+        if self.stores.audit is None:
+            raise InputError("there is no audit log")
+        with self._lock:
+            if id in self._records:
+                self._records.move_to_end(id)
+                return self._records[id]
+        record = self.stores.audit.show(id)
+        with self._lock:
+            self._records[record.id] = record
+            while len(self._records) > _KEPT_BUILDS:
+                self._records.popitem(last=False)
+        return record
+
+    def _with(
+        self, record: BuildRecord, sliders: views.Sliders
+    ) -> tuple[BuiltContext, list[str] | None, CtxVectorError | None]:
+        """Return the build with the sliders as they are set, what that changes (None: nothing was set), and why not."""
+        from ctx_vector.audit_compare import diff
+        from ctx_vector.audit_decode import restored_counter
+        from ctx_vector.builder import rebuild
+
+        changes = sliders.changes(record)
+        if not changes or record.purged:
+            return record.built, None, None
+        trace = record.built.trace
+        try:
+            built = rebuild(trace, restored_counter(trace.facts), config=trace.config.with_(**changes))
+        except CtxVectorError as error:
+            return record.built, None, error
+        return built, diff(record.built, built).lines(), None
+
+    def _shown(
+        self,
+        request: Request,
+        record: BuildRecord,
+        built: BuiltContext,
+        changes: list[str] | None,
+        error: CtxVectorError | None,
+    ) -> dict[str, Any]:
+        words = WORDS[self._language(request)]
+        return {
+            "id": record.id,
+            "sections": views.sections_of(built),
+            "bars": views.bars(built, words["free"]),
+            "candidates": views.candidates_of(built),
+            "messages": built.messages,
+            "budget": built.budget,
+            "changes": changes,
+            "error": error,
+            "smallest": error.needed if isinstance(error, BudgetError) else None,
+            "asked": request.url.query,
+        }
+
+    def _previous(self, record: BuildRecord) -> str | None:
+        assert self.stores.audit is not None
+        rows = self.stores.audit.list(record.session_id, 1, before=record.id)
+        return str(rows[0]["id"]) if rows else None
+
+    # -- knowledge and memories ---------------------------------------------------------------------------------------
+
+    def knowledge(self, request: Request) -> Response:
+        """List documents and versions of the knowledge base, and try a query."""
+        kb = self.stores.knowledge
+        if kb is None:
+            return self._page(request, "empty.html", "knowledge", message="no_kb")
+        query = (request.query_params.get("q") or "").strip()
+        hits = kb.search(query, 10) if query and kb.version else []
+        return self._page(
+            request, "knowledge.html", "knowledge", query=query, hits=hits, documents=kb.documents(),
+            versions=list(reversed(kb.versions())), active=kb.version,
+        )  # fmt: skip
+
+    def document(self, request: Request) -> Response:
+        """Show the chunks of one document."""
+        kb, source = self.stores.knowledge, request.query_params.get("source", "")
+        chunks = kb.chunks(source) if kb is not None and kb.version else []
+        if not chunks:
+            return self.not_found(request, None)
+        return self._page(request, "document.html", "knowledge", source=source, chunks=chunks)
+
+    def memory(self, request: Request) -> Response:
+        """List or search the memories of one user."""
+        opened, given = self.stores.memory, request.query_params
+        if opened is None:
+            return self._page(request, "empty.html", "memory", message="no_memory")
+        user, query = given.get("user") or "default", (given.get("q") or "").strip()
+        memories = opened(user)
+        hits = memories.search(query, 50) if query else []
+        rows = [] if query else list(reversed(memories.all()))[:500]
+        users = list(self.stores.users()) if self.stores.users is not None else []
+        return self._page(
+            request, "memory.html", "memory", user=user, query=query, rows=rows, hits=hits, users=users,
+            deleted="deleted" in given,
+        )  # fmt: skip
+
+    async def delete_memory(self, request: Request) -> Response:
+        """Delete one memory for good."""
+        from starlette.concurrency import run_in_threadpool
+
+        form = await request.form()
+        user, memory_id = str(form.get("user", "")), str(form.get("id", ""))
+        if self.stores.memory is None or not memory_id:
+            return self.not_found(request, None)
+        memories = self.stores.memory(user or "default")
+        await run_in_threadpool(memories.remove, memory_id)
+        target = request.url_for("memory").include_query_params(user=user, deleted="1")
+        return RedirectResponse(f"{target.path}?{target.query}", 303)
+
+    # -- reports ------------------------------------------------------------------------------------------------------
+
+    def reports(self, request: Request) -> Response:
+        """List the HTML reports of a folder, and show one."""
+        folder = self.stores.reports
+        if folder is None:
+            return self._page(request, "empty.html", "reports", message="no_reports")
+        names = sorted((path.name for path in folder.glob("*.html")), reverse=True)
+        chosen = request.query_params.get("name") or (names[0] if names else "")
+        return self._page(request, "reports.html", "reports", names=names, chosen=chosen if chosen in names else "")
+
+    def report(self, request: Request) -> Response:
+        """Return one report as it is; it may run nothing and load nothing."""
+        folder, name = self.stores.reports, request.path_params["name"]
+        if folder is None or name not in {path.name for path in folder.glob("*.html")}:
+            return self.not_found(request, None)
+        return HTMLResponse((folder / name).read_bytes(), headers={"content-security-policy": _REPORT_POLICY})
+
+    # -- all pages ----------------------------------------------------------------------------------------------------
+
+    def not_found(self, request: Request, error: Any) -> Response:
+        """Say that there is no such page."""
+        return self._page(request, "empty.html", "", message="not_found", status=404)
+
+    def wrong(self, request: Request, error: Exception) -> Response:
+        """Say what is wrong with a request."""
+        if request.url.path.endswith("/what-if"):
+            return PlainTextResponse(str(error), 400)
+        return self._page(request, "empty.html", "", message="", detail=str(error), status=404)
+
+    @staticmethod
+    def _language(request: Request) -> str:
+        chosen = request.query_params.get("lang") or request.cookies.get(_LANGUAGE) or ""
+        return chosen if chosen in WORDS else language_of(request.headers.get("accept-language", ""))
+
+    def _page(self, request: Request, template: str, here: str, *, status: int = 200, **values: Any) -> Response:
+        language = self._language(request)
+        values.setdefault("detail", "")
+        html = self._templates.get_template(template).render(
+            words=WORDS[language], lang=language, here=here, path=request.url.path, preview=views.PREVIEW, **values
+        )
+        answer = HTMLResponse(html, status)
+        if request.query_params.get("lang") in WORDS:
+            answer.set_cookie(_LANGUAGE, language, samesite="strict", max_age=31_536_000)
+        return answer

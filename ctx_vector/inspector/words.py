@@ -1,0 +1,71 @@
+"""The words of the pages, in English and Chinese. A test holds the two to the same names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+WORDS: Final[Mapping[str, Mapping[str, str]]] = {
+    "en": {
+        "title": "ctx_vector inspector", "builds": "Builds", "knowledge": "Knowledge", "memory": "Memory",
+        "reports": "Reports", "search": "Search", "session": "Session", "all": "all", "query": "Query", "time": "Time",
+        "tokens": "Tokens", "of": "of", "warnings": "Warnings", "older": "Older", "newest": "Newest",
+        "none": "Nothing here.",
+        "no_audit": "There is no audit log: name one with --audit or --kb.", "found": "found",
+        "no_kb": "There is no knowledge base: name one with --kb.",
+        "no_memory": "There are no memories: name a folder with --memory.",
+        "no_reports": "There are no reports: name a folder of HTML reports with --reports.",
+        "context": "The context as the model saw it", "messages": "As messages", "candidates": "Candidates",
+        "kept": "kept", "dropped": "dropped", "section": "Section", "source": "Source", "relevance": "Relevance",
+        "recency": "Recency", "score": "Score", "fate": "Fate", "why": "Why", "text": "Text",
+        "by_section": "By section",
+        "by_source": "By source", "free": "free", "what_if": "What if", "max_tokens": "Budget (tokens)",
+        "relevance_weight": "Weight of relevance", "min_relevance": "Least relevance", "fill": "Filling",
+        "recalculate": "Recalculate", "reset": "As it was", "changes": "What this changes", "no_changes": "No change.",
+        "compare": "Compare", "compare_with": "Compare with", "previous": "the build before", "went": "went",
+        "came": "came", "moved": "moved", "documents": "Documents", "chunks": "chunks", "version": "Version",
+        "active": "active", "try_query": "Try a query", "lines": "lines", "user": "User", "type": "Type",
+        "importance": "Importance", "delete": "Delete", "deleted": "Deleted.", "sure": "Delete this memory for good?",
+        "back": "Back", "not_found": "There is no such page.", "model": "Model", "language": "中文", "other": "zh",
+        "stages": "Milliseconds", "skip": "Skip to the content", "item": "Candidate", "metadata": "Metadata",
+        "purged": "Some texts of this build were purged: {names}.", "too_small": "This does not fit: {error}",
+        "tools": "Tools", "settings": "Settings of this build", "filter": "Filter", "show_all": "Show everything",
+        "cut": "{count} more characters", "id": "Build", "sessions": "Sessions", "answered": "Rendered",
+    },
+    "zh": {
+        "title": "ctx_vector 检查器", "builds": "构建记录", "knowledge": "知识库", "memory": "记忆",
+        "reports": "报告", "search": "搜索", "session": "会话", "all": "全部", "query": "提问", "time": "时间",
+        "tokens": "Token", "of": "/", "warnings": "警告", "older": "更早", "newest": "最新", "none": "这里没有内容。",
+        "no_audit": "没有审计日志：用 --audit 或 --kb 指定。", "found": "条",
+        "no_kb": "没有知识库：用 --kb 指定。", "no_memory": "没有记忆：用 --memory 指定文件夹。",
+        "no_reports": "没有报告：用 --reports 指定 HTML 报告所在的文件夹。",
+        "context": "模型看到的上下文", "messages": "消息形式", "candidates": "候选",
+        "kept": "保留", "dropped": "舍弃", "section": "段落", "source": "来源", "relevance": "相关度",
+        "recency": "新近度", "score": "分数", "fate": "结果", "why": "原因", "text": "内容", "by_section": "按段落",
+        "by_source": "按来源", "free": "空余", "what_if": "假如", "max_tokens": "预算（token）",
+        "relevance_weight": "相关度权重", "min_relevance": "最低相关度", "fill": "填充方式",
+        "recalculate": "重新计算", "reset": "恢复原样", "changes": "变化", "no_changes": "没有变化。",
+        "compare": "比较", "compare_with": "与之比较", "previous": "上一次构建", "went": "移除",
+        "came": "新增", "moved": "移动", "documents": "文档", "chunks": "片段", "version": "版本",
+        "active": "当前", "try_query": "试一个问题", "lines": "行", "user": "用户", "type": "类型",
+        "importance": "重要性", "delete": "删除", "deleted": "已删除。", "sure": "彻底删除这条记忆？",
+        "back": "返回", "not_found": "没有这个页面。", "model": "模型", "language": "English", "other": "en",
+        "stages": "毫秒", "skip": "跳到正文", "item": "候选", "metadata": "元数据",
+        "purged": "这次构建的部分文本已被清除：{names}。", "too_small": "放不下：{error}",
+        "tools": "工具", "settings": "这次构建的设置", "filter": "筛选", "show_all": "显示全部",
+        "cut": "还有 {count} 个字符", "id": "构建", "sessions": "会话", "answered": "呈现为",
+    },
+}  # fmt: skip
+
+
+def language_of(header: str) -> str:
+    """Return `zh` when an Accept-Language header asks for Chinese before English, else `en`."""
+    ranked: list[tuple[float, int, str]] = []
+    for place, part in enumerate(header.split(",")):
+        name, _, rest = part.strip().partition(";")
+        try:
+            weight = float(rest.strip().removeprefix("q=")) if rest.strip() else 1.0
+        except ValueError:
+            weight = 0.0
+        ranked.append((-weight, place, name.casefold()[:2]))
+    return next((name for _, _, name in sorted(ranked) if name in WORDS), "en")
