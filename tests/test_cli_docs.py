@@ -22,7 +22,19 @@ def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 
 
 COMMANDS = dict(commands(get_command(app)))
-EXPECTED = {"index", "search", "build", "chat", "ab", "tune", "mcp", "doctor", "config check", "config schema"}
+EXPECTED = {
+    "index",
+    "search",
+    "build",
+    "chat",
+    "ab",
+    "tune",
+    "mcp",
+    "inspect",
+    "doctor",
+    "config check",
+    "config schema",
+}
 EXPECTED |= {*(f"kb {name}" for name in (
     "versions", "rollback", "remove", "purge", "reencode", "export", "stats", "verify"
 )), *(f"memory {name}" for name in (

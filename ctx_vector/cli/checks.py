@@ -25,6 +25,7 @@ _EXTRAS: Final = {  # extra: a module of it, and what it is for
     "office": ("docx", "Word, Excel and PowerPoint files"),
     "openai": ("openai", "chat with a local server"),
     "mcp": ("mcp", "the MCP server"),
+    "web": ("starlette", "ctx-vector inspect"),
     "langchain": ("langchain_core", "LangChain"),
     "llama-index": ("llama_index", "LlamaIndex"),
     "haystack": ("haystack", "Haystack"),

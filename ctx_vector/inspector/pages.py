@@ -11,8 +11,11 @@ import threading
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl, urlencode
 
 import jinja2
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 _HERE: Final = Path(__file__).resolve().parent
 _PAGE: Final = 50
 _KEPT_BUILDS: Final = 8
+_LONGEST_FORM: Final = 10_000  # bytes
 _LANGUAGE: Final = "ctx_vector_language"
 _REPORT_POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 
@@ -224,16 +228,13 @@ class Pages:
 
     async def delete_memory(self, request: Request) -> Response:
         """Delete one memory for good."""
-        from starlette.concurrency import run_in_threadpool
-
-        form = await request.form()
-        user, memory_id = str(form.get("user", "")), str(form.get("id", ""))
+        form = await _form(request)
+        user, memory_id = form.get("user") or "default", form.get("id", "")
         if self.stores.memory is None or not memory_id:
             return self.not_found(request, None)
-        memories = self.stores.memory(user or "default")
+        memories = await run_in_threadpool(self.stores.memory, user)
         await run_in_threadpool(memories.remove, memory_id)
-        target = request.url_for("memory").include_query_params(user=user, deleted="1")
-        return RedirectResponse(f"{target.path}?{target.query}", 303)
+        return RedirectResponse("/memory?" + urlencode({"user": user, "deleted": "1"}), 303)
 
     # -- reports ------------------------------------------------------------------------------------------------------
 
@@ -280,3 +281,13 @@ class Pages:
         if request.query_params.get("lang") in WORDS:
             answer.set_cookie(_LANGUAGE, language, samesite="strict", max_age=31_536_000)
         return answer
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form sent as a browser does by default; Starlette's reader wants one more package."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST_FORM:
+            raise HTTPException(413)
+    return dict(parse_qsl(body.decode("utf-8", "replace")))
