@@ -86,6 +86,9 @@ class Tools:
         max_tokens: Annotated[
             int | None, Field(ge=1, le=10_000_000, description="Size of the whole context; 3000 unless set. 预算。")
         ] = None,
+        session: Annotated[
+            str, Field(max_length=500, description="Name of the conversation, for the record. 会话。")
+        ] = "",
         use_knowledge: Annotated[bool, Field(description="Look into the knowledge base. 使用知识库。")] = True,
         use_memory: Annotated[bool, Field(description="Look into the memories. 使用记忆。")] = True,
     ) -> Annotated[CallToolResult, mcp_replies.BuildReply]:
@@ -103,6 +106,7 @@ class Tools:
             system_instructions=system_instructions or None,
             documents=[_as_document(item) for item in documents],
             state=state or None,
+            session_id=session or None,
             max_tokens=max_tokens,
         )
         self._builds.add(built)

@@ -29,10 +29,9 @@ prompt = ChatPromptTemplate.from_messages(
     [("system", "Answer from this:\n{evidence}"), MessagesPlaceholder("history"), ("human", "{question}")]
 )
 model = RunnableLambda(lambda value: f"(a model would see {len(value.to_string())} characters)\n{value.to_string()}")
-chain = {"evidence": evidence, "history": lambda _: history.messages, "question": lambda asked: asked["question"]}
-answer = (RunnableLambda(lambda asked: {name: get(asked) for name, get in chain.items()}) | prompt | model).invoke(
-    {"question": question}
-)
+given = {"evidence": evidence, "history": lambda _: history.messages, "question": lambda asked: asked["question"]}
+chain = given | prompt | model
+answer = chain.invoke({"question": question})
 print(answer)
 history.add_user_message(question)
 history.add_ai_message("Use smaller types.")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from adapter_help import QUESTION, TEXTS, check_choice, kb, memory, missing_message
+from cli_fixtures import ROOT
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
@@ -168,6 +171,18 @@ def test_messages_become_ours():
     assert ours[4].tool_calls[0]["function"]["name"] == "look" and ours[5].tool_call_id == "c1"
     text = ContextBuilder().assemble("And?", conversation_history=ours).text
     assert "user: And this?" in text and "look(" in text
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.zh.md"])
+def test_the_code_of_the_readme_runs(kb: KnowledgeBase, monkeypatch: pytest.MonkeyPatch, name: str):
+    (code,) = re.findall(
+        r"```python\n(from ctx_vector\.adapters\.langchain .*?)```", (ROOT / name).read_text("utf-8"), re.S
+    )
+    monkeypatch.chdir(kb.path.parent)
+    found: dict[str, Any] = {}
+    exec(code.replace("path parameter", "pyroclastic flow"), found)
+    assert isinstance(found["documents"], list)
+    found["retriever"].knowledge.close()
 
 
 def test_without_langchain_the_error_names_the_extra():

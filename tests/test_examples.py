@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,12 +39,27 @@ def place(tmp_path: Path) -> Path:
 
 
 def run(place: Path, name: str, *arguments: str, **changes: str) -> str:
+    """Run an example as a user does."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / f"{name}.py"), *arguments], cwd=place, capture_output=True, encoding="utf-8",
-        env=environment(HAYSTACK_TELEMETRY_ENABLED="False", **changes), check=False,
+        env=environment(**changes), check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
+
+
+@pytest.fixture
+def here(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run an example in this process, which has loaded most of what it needs."""
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("HAYSTACK_TELEMETRY_ENABLED", "False")
+
+    def run_here(name: str, *arguments: str) -> str:
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *arguments])
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run_here
 
 
 def test_no_example_is_left_out():
@@ -52,7 +69,7 @@ def test_no_example_is_left_out():
         assert f"`examples/{name}.py`" in readme, name
 
 
-def test_an_index_of_a_code_repository(place: Path):
+def test_an_index_of_a_code_repository(place: Path, here: Callable[..., str]):
     repository = place / "项目"
     repository.mkdir()
     (repository / ".gitignore").write_text("build/\n", encoding="utf-8")
@@ -64,11 +81,11 @@ def test_an_index_of_a_code_repository(place: Path):
         encoding="utf-8",
     )
     (repository / "bread.py").write_text('def bake(minutes):\n    """Bake the bread."""\n', encoding="utf-8")
-    shown = run(place, "code_index", "项目", "数据库连接在哪里关闭？")
+    shown = here("code_index", "项目", "数据库连接在哪里关闭？")
     assert shown.startswith("2 files added, 0 updated, 0 as before\n")
     assert re.search(r"^0\.\d\d  项目/sessions\.py:1-4 ", shown, re.M)
     assert "made.py" not in shown and "self.db.close()" in shown.split("[Evidence]")[1]
-    again = run(place, "code_index", "项目")
+    again = here("code_index", "项目")
     assert again.startswith("0 files added, 0 updated, 2 as before\n")
 
 
@@ -80,22 +97,22 @@ def test_mcp_from_a_client(place: Path):
     assert re.search(r"^build [0-9a-f]{32}: \d+ of 500 tokens; ", shown, re.M)
 
 
-def test_langchain(place: Path):
-    first = run(place, "langchain_rag")
+def test_langchain(here: Callable[..., str]):
+    first = here("langchain_rag")
     assert "(knowledge/en/pandas-memory.md:" in first and "Human: How do I reduce the memory usage of Pandas?" in first
-    second = run(place, "langchain_rag", "哪种类型最省内存？")
+    second = here("langchain_rag", "哪种类型最省内存？")
     assert "AI: Use smaller types." in second and second.rstrip().endswith("Human: 哪种类型最省内存？")
 
 
-def test_llama_index(place: Path):
-    shown = run(place, "llama_index_rag")
+def test_llama_index(here: Callable[..., str]):
+    shown = here("llama_index_rag")
     assert "Query: How do I reduce the memory usage of Pandas?" in shown
     assert re.search(r"^0\.\d\d  knowledge/en/pandas-memory\.md:\d+-\d+$", shown, re.M)
     assert shown.rstrip().endswith("- My CSV file has 5 million rows.")
 
 
-def test_haystack(place: Path):
-    shown = run(place, "haystack_rag", "如何优化Pandas的内存占用？")
+def test_haystack(here: Callable[..., str]):
+    shown = here("haystack_rag", "如何优化Pandas的内存占用？")
     assert "(knowledge/zh/pandas-memory.md:" in shown and shown.rstrip().endswith(
         "Question: 如何优化Pandas的内存占用？"
     )
@@ -110,8 +127,8 @@ def test_hello_agents(place: Path):
     assert "error: " not in shown
 
 
-def test_strategies_on_a_folder(place: Path):
-    shown = run(place, "ab_folder", "data/knowledge/zh", "--strategies", "jaccard,cosine", "--budget", "200")
+def test_strategies_on_a_folder(here: Callable[..., str]):
+    shown = here("ab_folder", "data/knowledge/zh", "--strategies", "jaccard,cosine", "--budget", "200")
     for arm in ("jaccard", "cosine"):
         found = re.search(rf"^{arm} +evidence_recall@200 (\d\.\d+) ", shown, re.M)
         assert found and 0 <= float(found[1]) <= 1

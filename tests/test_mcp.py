@@ -296,9 +296,11 @@ def test_builds_of_earlier_servers_are_in_the_audit(tmp_path: Path, docs: Path):
     def connect() -> Client:
         return Client(StdioServerParameters(command=words[0], args=words[1:], env=environment(), cwd=str(ROOT)))
 
-    _, built = talk(connect, lambda client: ask(client, "build_context", query="火山？"))
+    _, built = talk(connect, lambda client: ask(client, "build_context", query="火山？", session="会话 1"))
     _, told = talk(connect, lambda client: ask(client, "explain_build", build_id=built["build_id"][:8]))
     assert told["build_id"] == built["build_id"] and told["query"] == "火山？"
+    with AuditLog(tmp_path / "kb" / "audit.sqlite3") as audit:
+        assert [row["session"] for row in audit.sessions()] == ["会话 1"]
 
 
 def test_the_record_of_builds_is_bounded(server: ContextServer):
