@@ -134,7 +134,8 @@ def _check(given: Given) -> None:
 
 def _tools(given: Given) -> list[Candidate]:
     """Return the tools of the categories asked for, with what each is searched by."""
-    from ctx_vector.tool_schemas import in_categories, read_tools
+    from ctx_vector.tool_reading import read_tools
+    from ctx_vector.tool_schemas import in_categories
 
     tools = in_categories(read_tools(given.tools or ()), given.tool_categories)
     return [

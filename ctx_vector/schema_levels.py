@@ -19,10 +19,23 @@ satisfied it satisfies what is left: inside `oneOf`, `not` and `if`, where less 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
-from urllib.parse import unquote
+from collections.abc import Callable, Iterator
+from typing import Final
 
+from ctx_vector.schema_walk import (
+    CHOICES,
+    LISTS,
+    MAPS,
+    SAME_PLACE,
+    SINGLE,
+    Edit,
+    Schema,
+    is_simple,
+    mapped,
+    refs_of,
+    used_definitions,
+    uses,
+)
 from ctx_vector.sentences import sentences
 from ctx_vector.text_cut import whole_characters
 
@@ -33,43 +46,28 @@ LEVELS: Final = (
 #: Levels up to here take away words only; the ones after it also what a call may contain.
 LAST_OF_WORDS: Final = "annotations"
 
-Schema = dict[str, Any]
-# (a copy of the schema object, is it under an optional parameter, names that are required here, may bounds go) -> it
-Edit = Callable[[Schema, bool, frozenset[str], bool], Schema]
-
 _LONGEST_SENTENCE: Final = 200
 _MOST_STEPS: Final = 8
-
-_SAME_PLACE: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
-_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
-_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
-_SINGLE: Final = (
-    "items", "additionalItems", "additionalProperties", "unevaluatedItems", "unevaluatedProperties", "contains",
-    "propertyNames", "not", "if", "then", "else", "contentSchema",
-)  # fmt: skip
-_DEFINITIONS: Final = ("$defs", "definitions")
-_CHOICES: Final = ("oneOf", "not", "if", "contains")
-
 _EXAMPLES: Final = ("example", "examples")
 _ANNOTATIONS: Final = ("title", "default", "deprecated", "readOnly", "writeOnly", "$comment", "$schema")
 _KEPT_DETAILS: Final = frozenset(
-    {*_MAPS, *_LISTS, *_SINGLE, "type", "enum", "const", "required", "dependentRequired", "nullable", "$ref", "$id",
+    {*MAPS, *LISTS, *SINGLE, "type", "enum", "const", "required", "dependentRequired", "nullable", "$ref", "$id",
      "$anchor", "$dynamicRef", "$dynamicAnchor", "minContains", "maxContains"}
 )  # fmt: skip
 #: Beside these keywords, what a property is for cannot be seen from `required` alone: no property goes.
 _ENTANGLED: Final = frozenset(
-    {*_SAME_PLACE, "patternProperties", "propertyNames", "minProperties", "dependentRequired", "unevaluatedProperties"}
+    {*SAME_PLACE, "patternProperties", "propertyNames", "minProperties", "dependentRequired", "unevaluatedProperties"}
 )
 
 
 def shorter(description: str, parameters: Schema) -> Iterator[tuple[str, str, Schema]]:
     """Yield (level, description, parameters), each derived from the one before; some change nothing."""
-    frozen = _uses(parameters, _CHOICES)
-    refs = _refs(parameters)
-    simple = all(_is_simple(ref) for ref in refs)
+    frozen = uses(parameters, CHOICES)
+    refs = refs_of(parameters)
+    simple = all(is_simple(ref) for ref in refs)
 
     def edited(edit: Edit) -> Schema:
-        result: Schema = _mapped(parameters, edit, frozen=frozen)
+        result: Schema = mapped(parameters, edit, frozen=frozen)
         return result
 
     description = without_examples(description)
@@ -84,160 +82,15 @@ def shorter(description: str, parameters: Schema) -> Iterator[tuple[str, str, Sc
     yield "optional descriptions", description, parameters
     parameters = edited(_no_annotations)
     if simple:
-        parameters = _used_definitions(parameters)
+        parameters = used_definitions(parameters)
     yield "annotations", description, parameters
     parameters = edited(_no_optional_details)
     yield "optional details", description, parameters
     if simple:
-        parameters = _used_definitions(edited(_no_optional_parameters))
+        parameters = used_definitions(edited(_no_optional_parameters))
         yield "optional parameters", description, parameters
     parameters = edited(_no_descriptions)
     yield "names and types", _clipped(description), parameters
-
-
-# -- walking a schema -------------------------------------------------------------------------------------------------
-
-
-def _mapped(
-    schema: Any,
-    edit: Edit,
-    *,
-    optional: bool = False,
-    needed: frozenset[str] = frozenset(),
-    frozen: bool = False,
-    bounds: bool = True,
-) -> Any:
-    """Return a copy of a schema with `edit` done to every schema object in it, from the outside to the inside.
-
-    `needed` are names that are required around it, at the same place of the value; `frozen` says that definitions may
-    be used where bounds must stay.
-    """
-    if not isinstance(schema, dict):
-        return schema
-    needed = needed | _required(schema)
-    node = edit(dict(schema), optional, needed, bounds)
-
-    def inner(key: str, value: Any, optional: bool) -> Any:
-        around = needed if key in _SAME_PLACE else frozenset[str]()
-        stay = bounds and key not in _CHOICES and not (frozen and key in _DEFINITIONS)
-        return _mapped(value, edit, optional=optional, needed=around, frozen=frozen, bounds=stay)
-
-    for key, value in node.items():
-        if key in _MAPS and isinstance(value, dict):
-            node[key] = {
-                name: inner(key, item, key not in _DEFINITIONS and (optional or _is_optional(key, name, needed)))
-                for name, item in value.items()
-            }
-        elif key in _LISTS and isinstance(value, list):
-            node[key] = [inner(key, item, optional) for item in value]
-        elif key in _SINGLE:
-            node[key] = inner(key, value, optional)
-    return node
-
-
-def _is_optional(key: str, name: str, needed: frozenset[str]) -> bool:
-    return key in ("properties", "patternProperties") and name not in needed
-
-
-def _required(schema: Any) -> frozenset[str]:
-    """Return the names that a schema requires of its value, in any of its branches."""
-    if not isinstance(schema, dict):
-        return frozenset()
-    listed = schema.get("required")
-    names = {name for name in listed if isinstance(name, str)} if isinstance(listed, list) else set()
-    for value in _values(schema.get("dependentRequired")) + _values(schema.get("dependencies")):
-        names.update(value if isinstance(value, list) else ())
-    for key in _SAME_PLACE:
-        value = schema.get(key)
-        branches = value if isinstance(value, list) else _values(value) if key in _MAPS else [value]
-        for branch in branches:
-            names |= _required(branch)
-    return frozenset(names)
-
-
-def _values(mapping: Any) -> list[Any]:
-    return list(mapping.values()) if isinstance(mapping, dict) else []
-
-
-def subschemas(schema: Any) -> Iterator[Schema]:
-    """Yield every schema object in a schema, itself first."""
-    found: list[Schema] = []
-
-    def note(node: Schema, *_: object) -> Schema:
-        found.append(node)
-        return node
-
-    _mapped(schema, note)
-    yield from found
-
-
-def arranged(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
-    """Return a copy of a schema with `change` done to every schema object in it."""
-    result: Schema = _mapped(schema, lambda node, *_: change(node))
-    return result
-
-
-def _uses(schema: Schema, keys: tuple[str, ...]) -> bool:
-    return any(key in node for node in subschemas(schema) for key in keys)
-
-
-# -- references -------------------------------------------------------------------------------------------------------
-
-
-def _refs(schema: Schema) -> set[str]:
-    return {
-        node[key] for node in subschemas(schema) for key in ("$ref", "$dynamicRef") if isinstance(node.get(key), str)
-    }
-
-
-def _is_simple(ref: str) -> bool:
-    """Tell whether a reference leads to the whole schema, to one of its definitions, or out of it."""
-    return ref == "#" or not ref.startswith("#") or _definition(ref) is not None
-
-
-def _definition(ref: str) -> tuple[str, str] | None:
-    """Return (keyword, name) of the definition that a reference names, and None when it leads elsewhere."""
-    parts = pointer(ref)
-    if parts is not None and len(parts) == 2 and parts[0] in _DEFINITIONS:
-        return parts[0], parts[1]
-    return None
-
-
-def pointer(ref: str) -> list[str] | None:
-    """Return the steps of a reference within the schema, and None when it is no JSON pointer.
-
-    >>> pointer("#/$defs/a~1b")
-    ['$defs', 'a/b']
-    """
-    if ref != "#" and not ref.startswith("#/"):
-        return None
-    return [unquote(part).replace("~1", "/").replace("~0", "~") for part in ref.split("/")[1:]]
-
-
-def _used_definitions(schema: Schema) -> Schema:
-    """Return the schema without definitions that nothing refers to, directly or by others."""
-    if not any(key in schema for key in _DEFINITIONS):
-        return schema
-    if any(key in node for node in subschemas(schema) for key in ("$id", "$anchor", "$dynamicAnchor")):
-        return schema
-    trunk = {key: value for key, value in schema.items() if key not in _DEFINITIONS}
-    used: set[tuple[str, str]] = set()
-    waiting = [trunk]
-    while waiting:
-        for ref in _refs(waiting.pop()):
-            found = _definition(ref)
-            if found is not None and found not in used:
-                used.add(found)
-                target = schema.get(found[0], {}).get(found[1])
-                waiting += [target] if isinstance(target, dict) else []
-    result = {}
-    for key, value in schema.items():
-        if key in _DEFINITIONS and isinstance(value, dict):
-            value = {name: item for name, item in value.items() if (key, name) in used}
-            if not value:
-                continue
-        result[key] = value
-    return result
 
 
 # -- the edits --------------------------------------------------------------------------------------------------------
@@ -389,25 +242,3 @@ def _clipped(text: str) -> str:
     at = whole_characters(text, 0, _LONGEST_SENTENCE - 1)
     blank = text.rfind(" ", at * 2 // 3, at)
     return text[: blank if blank > 0 else at].rstrip() + "…"
-
-
-def problems_of(parameters: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the schema of parameters: its type, and references that lead nowhere."""
-    kind = parameters.get("type")
-    if kind != "object":
-        yield f'expected a JSON Schema with "type": "object", got type {kind!r}'
-    for ref in sorted(_refs(dict(parameters))):
-        steps = pointer(ref)
-        if steps is not None and not _leads(parameters, steps):
-            yield f"$ref {ref!r:.80} leads nowhere; put what it names under $defs"
-
-
-def _leads(value: Any, steps: list[str]) -> bool:
-    for step in steps:
-        if isinstance(value, Mapping) and step in value:
-            value = value[step]
-        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            return False
-    return isinstance(value, (Mapping, bool))

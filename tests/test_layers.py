@@ -40,7 +40,7 @@ LAYERS = {
     "leaves": """
         scoring recency calibration calibration_measure keywords terms plugins
         chunking packing text_cut sentences
-        tool_schemas schema_levels json_results json_writer
+        tool_schemas tool_reading schema_levels schema_walk json_results json_writer
         versions plain_yaml
         loaders formats documents file_walk ignore_rules
         encoders onnx_encoder unigram encoding_cache

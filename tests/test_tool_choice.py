@@ -11,7 +11,8 @@ from ctx_vector.packets import Candidate
 from ctx_vector.ranking import relevances
 from ctx_vector.schema_levels import LEVELS
 from ctx_vector.scoring import make_scorer
-from ctx_vector.tool_schemas import choose, in_categories, read_tools, text_tokens, tool_warnings
+from ctx_vector.tool_reading import read_tools
+from ctx_vector.tool_schemas import choose, in_categories, text_tokens, tool_warnings
 
 COUNT = TokenCounter().count
 TOOLS = read_tools(json.loads((Path(__file__).parent / "data" / "tools.json").read_text(encoding="utf-8")))

@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,9 @@ from jsonschema import Draft202012Validator
 from ctx_vector import CtxVectorError, TokenCounter
 from ctx_vector.errors import InputError
 from ctx_vector.escaping import normalise
-from ctx_vector.schema_levels import LEVELS, first_sentence, pointer, subschemas, without_examples
+from ctx_vector.schema_levels import LEVELS, first_sentence, without_examples
+from ctx_vector.schema_walk import pointer, subschemas
+from ctx_vector.tool_reading import read_tools
 from ctx_vector.tool_schemas import (
     API_OVERHEAD,
     LARGE_TOOL,
@@ -22,7 +25,6 @@ from ctx_vector.tool_schemas import (
     api_tokens,
     choose,
     in_categories,
-    read_tools,
     text_tokens,
     tool_warnings,
 )
@@ -547,6 +549,14 @@ def test_the_bound_of_an_api_is_over_what_openai_counts():
     flat = [tool(parameters={"properties": {}}).schema, COOKBOOK_TOOL]
     both = sum(api_tokens(item, COUNT) for item in read_tools(flat)) + API_OVERHEAD
     assert cookbook_tokens(flat, []) - 3 <= both and COUNT(harmony(flat)) <= both
+
+
+def test_the_bound_holds_for_forty_tools():
+    tools = read_tools(json.loads((Path(__file__).parent / "data" / "tools.json").read_text(encoding="utf-8")))
+    for item in tools:
+        assert COUNT(harmony([item.schema])) - COUNT(harmony([])) <= api_tokens(item, COUNT)
+    whole = sum(api_tokens(item, COUNT) for item in tools) + API_OVERHEAD
+    assert 0.5 * whole < COUNT(harmony([item.schema for item in tools])) <= whole
 
 
 def test_the_lines_of_tools_add_up():
