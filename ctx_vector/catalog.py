@@ -2,6 +2,7 @@
 
     documents     a revision of a document: one source, one content
     chunks        its passages, with where they stand; ids are never reused
+    keywords      its words, a row a revision (keyword_rows.py)
     lives         a revision is live for the versions [from_version, to_version), `to_version` NULL being "still"
     versions      what the knowledge base was, by number; numbers are never reused
     switches      every change of the active version, rollbacks included
@@ -25,6 +26,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from ctx_vector import keyword_rows
+from ctx_vector.keywords import Terms
 from ctx_vector.store import checksum, common_tables, get_meta, set_meta
 
 PENDING_SECONDS: Final = 7 * 86400.0  # how long encodings of an interrupted run wait for the next one
@@ -69,7 +72,11 @@ def _create(conn: sqlite3.Connection) -> None:
     set_meta(conn, "generation", 0)
 
 
-MIGRATIONS: Final = (_create,)
+def _keywords(conn: sqlite3.Connection) -> None:
+    keyword_rows.create(conn, unpack_embedded)
+
+
+MIGRATIONS: Final = (_create, _keywords)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class NewChunk:
-    """A passage to write; `embedded` is the text that was encoded for it."""
+    """A passage to write; `embedded` is the text that was encoded for it, `terms` are its terms, if known already."""
 
     text: str
     embedded: str
@@ -98,6 +105,7 @@ class NewChunk:
     heading: tuple[str, ...]
     span: tuple[int, int]
     lines: tuple[int, int]
+    terms: Terms | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +233,7 @@ def add_document(
         ),
     )
     document = int(cursor.lastrowid or 0)
+    chunks = list(chunks)
     conn.executemany(
         "INSERT INTO chunks (document_id, language, encoding_id, kind, start_char, end_char, start_line, end_line, "
         "heading, text, checksum, embedded) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -235,6 +244,8 @@ def add_document(
             for chunk in chunks
         ),
     )  # fmt: skip
+    terms = Terms.joined([Terms.of_one(chunk.embedded) if chunk.terms is None else chunk.terms for chunk in chunks])
+    keyword_rows.put(conn, [(document, terms)])
     return document
 
 

@@ -197,6 +197,12 @@ class TailedIndex:
         self._live = np.setdiff1d(base.ids, gone, assume_unique=True) if len(gone) else None
         self.changes = len(gone) + (len(tail) if tail else 0)
 
+    @property
+    def ids(self) -> Ids:
+        """The rows that are there, in no order."""
+        kept = self.base.ids if self._live is None else self._live
+        return np.concatenate((kept, self.tail.ids)) if self.tail else kept
+
     def __len__(self) -> int:
         kept = len(self.base) if self._live is None else len(self._live)
         return kept + (len(self.tail) if self.tail else 0)

@@ -104,7 +104,7 @@ class Terms:
         (count,) = np.frombuffer(blob, "<i4", 1)
         sizes = np.frombuffer(blob, "<i4", int(count), 4).astype(np.int32, copy=False)
         start, total = 4 + 4 * int(count), int(sizes.sum())
-        if len(blob) != start + 5 * total:
+        if len(blob) != start + 5 * total or (sizes < 0).any():
             raise ValueError(f"{len(blob)} bytes of terms, {start + 5 * total} expected")
         keys = np.frombuffer(blob, "<u4", total, start).astype(np.uint32, copy=False)
         return cls(sizes, keys, np.frombuffer(blob, np.uint8, total, start + 4 * total))
@@ -167,14 +167,23 @@ class Keywords:
         return shares / most if most else shares
 
 
-def best_shares(shares: NDArray[np.float64], k: int, wanted: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
-    """Return the places of the `k` largest shares above 0, of those wanted, with all that equal the last; ascending."""
+def best_shares(
+    shares: NDArray[np.float64], k: int, wanted: NDArray[np.bool_] | None = None, most: int | None = None
+) -> NDArray[np.int64]:
+    """Return the places of the `k` largest shares above 0, of those wanted, with all that equal the last; ascending.
+
+    With `most`, no more than that many: of those that equal the last, the first.
+    """
     held = shares > 0
     places = np.flatnonzero(held if wanted is None else held & wanted)
     if len(places) <= k:
         return places
     own = shares[places]
-    return np.asarray(places[own >= np.partition(own, -k)[-k]])
+    least = np.partition(own, -k)[-k]
+    if most is None or np.count_nonzero(own >= least) <= most:
+        return np.asarray(places[own >= least])
+    over = places[own > least]
+    return np.sort(np.concatenate((over, places[own == least][: most - len(over)])))
 
 
 def idf(holders: int, rows: int, common: float) -> float:

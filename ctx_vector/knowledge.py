@@ -30,7 +30,9 @@ from ctx_vector.encoding_cache import check_model
 from ctx_vector.errors import InputError, StoreError
 from ctx_vector.filters import allowed_rows
 from ctx_vector.hits import Hit, hit_rows, make_hit, rank
+from ctx_vector.keyword_rows import KnowledgeWords, load_words
 from ctx_vector.packets import as_utc
+from ctx_vector.scoring import check_retrieval
 from ctx_vector.staging import check_chunk_tokens
 from ctx_vector.store import Store
 from ctx_vector.views import FILE_ROWS, GRAPH_ROWS, View, load_view, refresh_files
@@ -94,6 +96,8 @@ class KnowledgeBase:
         self._calibration: Calibration | None = None
         self._view: View | None = None
         self._view_lock = threading.Lock()
+        self._words: KnowledgeWords | None = None
+        self._words_lock = threading.Lock()
         self._file_rows = file_rows
         self._graph_rows = graph_rows
 
@@ -212,7 +216,7 @@ class KnowledgeBase:
 
         deleted, texts = purge(self._store, source)
         with self._view_lock:
-            self._view = None
+            self._view = self._words = None
         self._refresh_files()
         self.audits.purge("", [source], texts)
         return deleted
@@ -244,13 +248,15 @@ class KnowledgeBase:
         min_score: float = 0.0,
         filter: Mapping[str, Any] | None = None,
         *,
+        strategy: str = "cosine",
         now: datetime | None = None,
     ) -> list[Hit]:
         """Return at most `limit` passages with a score of at least `min_score`, best first; none for a blank query.
 
         `filter` keeps documents whose metadata has these values (a list: one of them). Its key ``source`` is matched
         against the source, where ``*`` stands for anything: ``{"source": "docs/en/*", "format": "md"}``. With `now`,
-        documents whose ``expires_at`` has come are left out.
+        documents whose ``expires_at`` has come are left out. `strategy` is `cosine`, `hybrid`, `bm25` or `hybrid_rrf`
+        (scoring.py).
 
         Equal scores are ordered newer first, then by id. Raises InputError for arguments out of their bounds, and
         ModelMismatchError when the vectors come from another encoder.
@@ -264,7 +270,7 @@ class KnowledgeBase:
         if not query.strip():
             return []
         vector = self.encoder.encode_queries([query])[0]
-        return self.search_vector(query, vector, limit, min_score, filter, now=now)
+        return self.search_vector(query, vector, limit, min_score, filter, strategy=strategy, now=now)
 
     def search_vector(
         self,
@@ -274,11 +280,12 @@ class KnowledgeBase:
         min_score: float = 0.0,
         filter: Mapping[str, Any] | None = None,
         *,
+        strategy: str = "cosine",
         now: datetime | None = None,
     ) -> list[Hit]:
         """Do what `search` does for a query whose unit vector (dim,) the caller has already."""
         with self._looking() as (conn, view):
-            return self._search(conn, view, query, vector, limit, min_score, filter, now)
+            return self._search(conn, view, query, vector, limit, min_score, filter, now, strategy)
 
     def search_newest(
         self,
@@ -288,6 +295,7 @@ class KnowledgeBase:
         min_score: float = 0.0,
         filter: Mapping[str, Any] | None = None,
         *,
+        strategy: str = "cosine",
         now: datetime | None = None,
     ) -> list[tuple[Hit, str]]:
         """Do what `search_vector` does, but documents that have a newer version do not count to `limit`.
@@ -297,7 +305,7 @@ class KnowledgeBase:
         with self._looking() as (conn, view):
             old, wanted = view.superseded(conn), limit
             while True:
-                hits = self._search(conn, view, query, vector, wanted, min_score, filter, now)
+                hits = self._search(conn, view, query, vector, wanted, min_score, filter, now, strategy)
                 missing = limit - sum(hit.source not in old for hit in hits) if old else 0
                 if missing <= 0 or len(hits) < wanted:
                     break
@@ -318,11 +326,20 @@ class KnowledgeBase:
         min_score: float,
         filter: Mapping[str, Any] | None,
         now: datetime | None,
+        strategy: str,
     ) -> list[Hit]:
+        check_retrieval(strategy)
         allowed = allowed_rows(conn, view, filter, as_utc(now, "now"))
         if not query.strip():
             return []
-        found = best_rows(conn, view, self.calibration.asked(query, vector), limit, min_score, allowed)
+        asked = self.calibration.asked(query, vector)
+        if strategy == "cosine":
+            found = best_rows(conn, view, asked, limit, min_score, allowed)
+        else:
+            from ctx_vector import hybrid
+
+            words = hybrid.Words(query, self._words_of(conn, view), strategy)
+            found = hybrid.best_rows(conn, view, asked, words, limit, min_score, allowed)
         ids = found.ids.tolist()
         rows = hit_rows(conn, ids, view.known)
         each = zip(ids, found.scores.tolist(), found.cosines.tolist(), found.vectors, strict=True)
@@ -405,6 +422,12 @@ class KnowledgeBase:
             if self._view is None or view.generation >= self._view.generation:
                 self._view = view
             return view
+
+    def _words_of(self, conn: sqlite3.Connection, view: View) -> KnowledgeWords:
+        """Return the words of a view of the snapshot that `conn` is in; loaded when first asked for."""
+        with self._words_lock:
+            self._words = load_words(conn, view, catalog.unpack_embedded, self._words)
+            return self._words
 
     def _refresh_files(self) -> None:
         with self._store.read() as conn:

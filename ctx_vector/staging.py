@@ -19,6 +19,7 @@ from ctx_vector import catalog
 from ctx_vector.calibration import language_of
 from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.errors import CtxVectorError, InputError, LoaderError
+from ctx_vector.keywords import Terms
 from ctx_vector.packets import as_utc, clean_text
 from ctx_vector.store import Store, get_meta, set_meta
 
@@ -41,11 +42,12 @@ Stat = tuple[int | None, int | None, int | None]  # size, mtime_ns, when it was 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A chunk, the text to encode for it, and that text's hash."""
+    """A chunk, the text to encode for it, that text's hash and its terms."""
 
     chunk: Chunk
     text: str
     key: bytes
+    terms: Terms
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ class Stager:
         passages = []
         for chunk in chunks:
             text = embedding_text(document, chunk)
-            passages.append(Passage(chunk, text, text_hash(text)))
+            passages.append(Passage(chunk, text, text_hash(text), Terms.of_one(text)))
         return Loaded(document, path, stat, _expiry(document), tuple(passages))
 
     def encode(self, items: Iterable[Loaded], done: Callable[[int], None] | None = None) -> None:
@@ -200,6 +202,7 @@ def _row(passage: Passage, encoding: int) -> catalog.NewChunk:
         heading=chunk.heading,
         span=(chunk.start_char, chunk.end_char),
         lines=(chunk.start_line, chunk.end_line),
+        terms=passage.terms,
     )
 
 

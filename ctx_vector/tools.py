@@ -226,8 +226,8 @@ class RAGTool(_Tool):
 
     Actions: `add_document` (file_path; LoaderError when it cannot be read), `add_text` (text, source, timestamp,
     metadata), `sync` (paths; `failures` in the answer says which files could not be read, and why; InputError when none
-    of the paths is there), `search` (query, limit=5, min_score=0.3), `remove` (source), `stats`. Scores are calibrated
-    relevance in [0, 1].
+    of the paths is there), `search` (query, limit=5, min_score=0.3, strategy="cosine"),
+    `remove` (source), `stats`. Scores are calibrated relevance in [0, 1].
     """
 
     name = "rag"
@@ -276,11 +276,9 @@ class RAGTool(_Tool):
         return {**report.to_dict(), "failures": dict(report.failed)}
 
     def _search(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        given = _take(arguments, "search", query=_MISSING, limit=5, min_score=0.3)
-        return [
-            {**hit.to_dict(), "metadata": dict(hit.metadata)}
-            for hit in self.knowledge.search(given["query"], given["limit"], given["min_score"])
-        ]
+        given = _take(arguments, "search", query=_MISSING, limit=5, min_score=0.3, strategy="cosine")
+        hits = self.knowledge.search(given["query"], given["limit"], given["min_score"], strategy=given["strategy"])
+        return [{**hit.to_dict(), "metadata": dict(hit.metadata)} for hit in hits]
 
     def _remove(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         source = _take(arguments, "remove", source=_MISSING)["source"]
@@ -303,18 +301,20 @@ class RAGTool(_Tool):
 
         `encoder` is the builder's: when it is the one of the index, its cached query vector and the stored vectors of
         the passages serve, and nothing is encoded twice. Passages of a document that has a newer version do not count
-        to `limit`, and come with the reason `superseded`.
+        to `limit`, and come with the reason `superseded`. A `strategy` that an index cannot search by finds what is
+        near by cosine, for the builder to score.
         """
         own = encoder.fingerprint == self.knowledge.encoder.fingerprint
         vector = (encoder if own else self.knowledge.encoder).encode_queries([query])[0] if query.strip() else None
         if vector is None:
             return []
-        found = self.knowledge.search_newest(query, vector, limit, min_score, filter, now=now)
+        by = strategy if isinstance(strategy, str) and strategy in RETRIEVAL else "cosine"
+        found = self.knowledge.search_newest(query, vector, limit, min_score, filter, strategy=by, now=now)
         origin = self.knowledge.audits.origin
-        return [_candidate(hit, origin("", hit.source), with_vector=own, why=why) for hit, why in found]
+        return [_candidate(hit, origin("", hit.source), by, with_vector=own, why=why) for hit, why in found]
 
 
-def _candidate(hit: Hit, origin: Origin, *, with_vector: bool, why: str = "") -> Candidate:
+def _candidate(hit: Hit, origin: Origin, strategy: str, *, with_vector: bool, why: str = "") -> Candidate:
     ours = {
         "id": hit.id,
         "source": hit.source,
@@ -324,6 +324,6 @@ def _candidate(hit: Hit, origin: Origin, *, with_vector: bool, why: str = "") ->
     }
     packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, ours))
     vectors = hit.vector[None, :] if with_vector else None
-    known = {"cosine": hit.score} if with_vector else {}
+    known = {strategy: hit.score} if with_vector or strategy == "bm25" else {}
     reason = "superseded" if why else ""
     return Candidate(packet, "knowledge", vectors=vectors, known=known, reason=reason, detail=why, origin=origin)

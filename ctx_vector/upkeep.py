@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector import catalog
+from ctx_vector import catalog, keyword_rows
 from ctx_vector.encoding_cache import EncodingCache, move_to_encoder, text_hash, unpack_vector
 from ctx_vector.errors import InputError
 from ctx_vector.store import Store, checksum, get_meta, set_meta
@@ -209,7 +209,7 @@ def stats(store: Store) -> dict[str, Any]:
 
 
 def verify(store: Store, write_files: Callable[[], object]) -> VerifyReport:
-    """Check everything that can be checked without an encoder; have damaged index files written anew."""
+    """Check everything that can be checked without an encoder; damaged keywords and index files are written anew."""
     problems = store.check()
     repaired: tuple[str, ...] = ()
     documents = chunks = 0
@@ -220,16 +220,31 @@ def verify(store: Store, write_files: Callable[[], object]) -> VerifyReport:
             if version and conn.execute("SELECT 1 FROM versions WHERE number = ?", (version,)).fetchone() is None:
                 problems.append(f"version {version} is active, but unknown")
             problems += _wrong_vectors(conn) + _wrong_chunks(conn)
+        repaired = () if problems else _mend_keywords(store)
         bad = check_files(store)
         if bad:
             with store.write() as conn:
                 conn.executemany("DELETE FROM index_files WHERE name = ?", ((name,) for name, _ in bad))
                 catalog.touch(conn)
             write_files()
-            repaired = tuple(f"{reason}; written anew" for _, reason in bad)
-            for line in repaired:
-                log.warning("%s", line)
+            repaired += tuple(f"{reason}; written anew" for _, reason in bad)
+        for line in repaired:
+            log.warning("%s", line)
     return VerifyReport(tuple(problems), repaired, documents, chunks)
+
+
+def _mend_keywords(store: Store) -> tuple[str, ...]:
+    """Write the keyword rows anew that are missing or not what their texts give; return what was done."""
+    unpack = catalog.unpack_embedded
+    with store.read() as conn:
+        wrong = list(keyword_rows.wrong(conn, unpack))
+    if not wrong:
+        return ()
+    with store.write() as conn:
+        there = {int(row[0]) for row in conn.execute("SELECT id FROM documents")}
+        keyword_rows.put(conn, [(id_, keyword_rows.terms_of(conn, id_, unpack)) for id_ in wrong if id_ in there])
+        catalog.touch(conn)
+    return (f"the keywords of {len(wrong)} document{'s' * (len(wrong) > 1)} were damaged; written anew",)
 
 
 def _wrong_vectors(conn: sqlite3.Connection) -> list[str]:

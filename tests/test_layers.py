@@ -34,7 +34,7 @@ LAYERS = {
     "what the stages stand on": """
         audit_tables
         tools trim summary source_loaders source_files
-        knowledge sync staging sync_report upkeep views dense hits filters catalog
+        knowledge sync staging sync_report upkeep views dense hybrid keyword_rows hits filters catalog
         transcripts
         memory memory_words memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",
     "leaves": """

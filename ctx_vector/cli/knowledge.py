@@ -231,6 +231,9 @@ def search(
             help="Only documents with this in their metadata; 'source=docs/en/*' matches names. May be repeated.",
         ),
     ] = None,
+    strategy: Annotated[
+        str, typer.Option("--strategy", metavar="NAME", help="By cosine, hybrid (with keywords) or bm25.")
+    ] = "cosine",
     model: Model = None,
     json: Json = False,
 ) -> int:
@@ -242,4 +245,4 @@ def search(
       ctx-vector search "如何声明路径参数" --kb kb --limit 3
       ctx-vector search "path parameters" --kb kb --filter 'source=docs/en/*' --json
     """
-    return cli_search.search(cli_search.Search(query, kb, limit, min_score, tuple(filter or ()), model, json))
+    return cli_search.search(cli_search.Search(query, kb, limit, min_score, strategy, tuple(filter or ()), model, json))

@@ -26,6 +26,7 @@ class Search:
     kb: str = DEFAULT_KB
     limit: int = DEFAULT_LIMIT
     min_score: float = 0.0
+    strategy: str = "cosine"
     filters: tuple[str, ...] = ()
     model: str | None = None
     as_json: bool = False
@@ -36,6 +37,7 @@ _VALUES: Final[Mapping[str, tuple[str, Any]]] = {
     "--limit": ("limit", int),
     "-n": ("limit", int),
     "--min-score": ("min_score", float),
+    "--strategy": ("strategy", str),
     "--filter": ("filters", str),
     "--model": ("model", str),
 }
@@ -99,7 +101,9 @@ def _hits(asked: Search, wanted: Mapping[str, Any], model: str | None) -> list[H
     from ctx_vector.knowledge import KnowledgeBase
 
     with KnowledgeBase(asked.kb, open_encoder(model), create=False) as kb:
-        return kb.search(asked.query, asked.limit, asked.min_score, wanted or None, now=datetime.now(UTC))
+        return kb.search(
+            asked.query, asked.limit, asked.min_score, wanted or None, strategy=asked.strategy, now=datetime.now(UTC)
+        )
 
 
 def _model_of(asked: Search) -> str | None:
