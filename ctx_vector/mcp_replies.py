@@ -8,7 +8,7 @@ document can end its item or begin another one. In the structured answers such t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
@@ -16,7 +16,9 @@ from ctx_vector.escaping import escape, normalise, single_line
 from ctx_vector.hits import Hit
 from ctx_vector.memory_hits import MemoryHit
 from ctx_vector.packets import BuiltContext
-from ctx_vector.sync_report import SyncReport
+from ctx_vector.sync_report import SyncReport, skip_kind
+
+_FAILED_NAMED: Final = 20
 
 
 class HistoryMessage(BaseModel):
@@ -169,7 +171,8 @@ class IndexReply(BaseModel):
     chunks: int = Field(description="Passages in the knowledge base now.")
     encoded: int = Field(description="Passages that went through the model.")
     seconds: float
-    failed: dict[str, str] = Field(description="Files that could not be read, and why.")
+    failed: dict[str, str] = Field(description="Files that could not be read, and why; the first 20.")
+    failures: int = Field(description="How many those are in all.")
     skipped: dict[str, int] = Field(description="Reasons for which files were left out, and how many.")
     dry_run: bool
 
@@ -177,7 +180,7 @@ class IndexReply(BaseModel):
     def of(cls, report: SyncReport, *, dry_run: bool) -> IndexReply:
         """Make it of a report."""
         skipped: dict[str, int] = {}
-        for reason in report.skipped.values():
+        for reason in map(skip_kind, report.skipped.values()):
             skipped[reason] = skipped.get(reason, 0) + 1
         return cls(
             version=report.version,
@@ -188,7 +191,8 @@ class IndexReply(BaseModel):
             chunks=report.chunks,
             encoded=report.encoded,
             seconds=round(report.seconds, 3),
-            failed=dict(report.failed),
+            failed=dict(list(report.failed.items())[:_FAILED_NAMED]),
+            failures=len(report.failed),
             skipped=skipped,
             dry_run=dry_run,
         )
@@ -200,6 +204,8 @@ class IndexReply(BaseModel):
             f"{'would be' if self.dry_run else 'documents'}: {counts}; {self.chunks} passages, {self.encoded} encoded"
         ]
         lines += [f"failed: {single_line(name)}: {single_line(why)}" for name, why in self.failed.items()]
+        if (more := self.failures - len(self.failed)) > 0:
+            lines.append(f"failed: {more} more")
         lines += [f"left out: {count}, {single_line(why)}" for why, count in self.skipped.items()]
         return "\n".join(lines)
 
@@ -211,27 +217,41 @@ class ExplainReply(BaseModel):
     query: str
     tokens: int
     max_tokens: int
+    kept: int
+    left_out: dict[str, int] = Field(description="How many were left out, by reason.")
     candidates: list[dict[str, Any]] = Field(
         description="Kept first, in order of choice: kept, section, source, relevance, recency, score, tokens, action, "
-        "reason, detail, cites, preview."
+        "reason, detail, cites, preview. At most `limit`."
     )
+    more: int = Field(description="How many candidates are not listed.")
     warnings: list[str]
 
     @classmethod
-    def of(cls, built: BuiltContext) -> ExplainReply:
+    def of(cls, built: BuiltContext, limit: int) -> ExplainReply:
         """Make it of a build."""
+        rows = built.explain()
+        left_out: dict[str, int] = {}
+        for row in rows[len(built.kept) :]:
+            left_out[row["reason"]] = left_out.get(row["reason"], 0) + 1
         return cls(
             build_id=built.meta["build_id"],
             query=built.query,
             tokens=built.budget.total_used,
             max_tokens=built.budget.total_limit,
-            candidates=built.explain(),
+            kept=len(built.kept),
+            left_out=left_out,
+            candidates=rows[:limit],
+            more=max(0, len(rows) - limit),
             warnings=list(built.warnings),
         )
 
     def text(self) -> str:
-        """Return a line for each candidate."""
-        lines = [f"build {self.build_id}: {self.tokens} of {self.max_tokens} tokens, for: {single_line(self.query)}"]
+        """Return the counts, and a line for each candidate."""
+        gone = ", ".join(f"{reason} {number}" for reason, number in self.left_out.items()) or "none"
+        lines = [
+            f"build {self.build_id}: {self.tokens} of {self.max_tokens} tokens, for: {single_line(self.query)}",
+            f"{self.kept} candidates kept; left out: {gone}",
+        ]
         lines += [f"warning: {single_line(text)}" for text in self.warnings]
         for row in self.candidates:
             fate = f"kept {row['action']}, {row['tokens']} tokens" if row["kept"] else f"left out: {row['reason']}"
@@ -239,6 +259,8 @@ class ExplainReply(BaseModel):
             numbers = f"relevance {row['relevance']:.2f}, recency {row['recency']:.2f}, score {row['score']:.2f}"
             said = single_line(row["detail"] or row["preview"])
             lines.append(f"- {fate}; {row['section'] or '-'}; {what}; {numbers}; {said}")
+        if self.more:
+            lines.append(f"and {self.more} more")
         return "\n".join(lines)
 
 

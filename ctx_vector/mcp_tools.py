@@ -118,12 +118,13 @@ class Tools:
         build_id: Annotated[
             str, Field(max_length=100, description="Of build_context; the last build if left out.")
         ] = "",
+        limit: Annotated[int, Field(ge=1, le=2000, description="List at most this many candidates. 条数。")] = 50,
     ) -> Annotated[CallToolResult, mcp_replies.ExplainReply]:
         """Say what became of every candidate of a recent build: kept or left out, scores, tokens and the reason.
 
         说明最近一次构建中每个候选为何保留或丢弃。
         """
-        reply = mcp_replies.ExplainReply.of(self._builds.get(build_id))
+        reply = mcp_replies.ExplainReply.of(self._builds.get(build_id), limit)
         return _answer(reply, reply.text())
 
     # -- knowledge ---------------------------------------------------------------------------------------------------

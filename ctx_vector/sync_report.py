@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -57,6 +58,17 @@ class SyncReport:
             "encoded": self.encoded,
             "seconds": round(self.seconds, 3),
         }
+
+
+def skip_kind(reason: str) -> str:
+    """Return a reason for which a file was skipped without what is different for each file.
+
+    >>> skip_kind("25.1 MB, over the limit of 20.0 MB"), skip_kind("symbolic link to a.md, which is read itself")
+    ('over the limit of 20.0 MB', 'symbolic link')
+    """
+    if reason.startswith("symbolic link"):
+        return reason.split(" to ")[0]
+    return re.sub(r"^[\d.]+ MB, over", "over", reason)
 
 
 def finished(report: SyncReport, began: float, cache: EncodingCache) -> SyncReport:

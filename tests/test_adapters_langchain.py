@@ -104,6 +104,13 @@ def test_the_history_keeps_messages_word_for_word(tmp_path: Path, memory: Memory
     assert [message.text for message in history.messages] == ["Still there?"]
 
 
+def test_a_memory_that_fails_costs_a_warning_and_not_the_messages(tmp_path: Path, memory: Memory, caplog):
+    history = CtxVectorChatMessageHistory("s", tmp_path / "chats", memory=memory, importance=7)
+    history.add_messages([HumanMessage("Hello")])
+    assert [message.text for message in history.messages] == ["Hello"] and memory.all() == []
+    assert "these messages are not remembered: item 0: importance" in caplog.text
+
+
 def test_the_history_in_a_chain(tmp_path: Path):
     prompt = ChatPromptTemplate.from_messages([MessagesPlaceholder("history"), ("human", "{question}")])
     seen = []

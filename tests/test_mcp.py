@@ -176,6 +176,10 @@ def test_every_tool_and_resource_works(connect: Connect):
 
         text, told = await ask(client, "explain_build", build_id=built["build_id"])
         assert len(told["candidates"]) == built["kept"] + built["dropped"] == text.count("\n- ")
+        assert told["kept"] == built["kept"] and sum(told["left_out"].values()) == built["dropped"]
+        text, short = await ask(client, "explain_build", build_id=built["build_id"], limit=1)
+        assert short["candidates"] == told["candidates"][:1] and text.endswith(f"\nand {short['more']} more")
+        assert short["more"] == len(told["candidates"]) - 1
         _, last = await ask(client, "explain_build")
         assert last["query"] == "volcano"
 
@@ -240,6 +244,20 @@ def test_a_fault_of_ours_is_logged_and_not_told(server: ContextServer, monkeypat
     assert text == "Error executing tool search_knowledge"
     (record,) = [record for record in caplog.records if record.exc_info]
     assert "secret detail" in str(record.exc_info[1].__cause__)
+
+
+def test_an_answer_about_many_files_stays_short(server: ContextServer, docs: Path):
+    for number in range(30):
+        (docs / f"broken{number:02}.pdf").write_bytes(b"%PDF-1.7 no")
+        (docs / f"big{number:02}.bin").write_bytes(b"x")
+
+    async def story(client: Client) -> None:
+        text, report = await ask(client, "index_path", path=".")
+        assert (report["added"], report["failures"], len(report["failed"])) == (4, 30, 20)
+        assert report["skipped"] == {"binary format .bin": 30}
+        assert "\nfailed: 10 more\n" in text and text.count("\n") == 22
+
+    talk(lambda: Client(server), story)
 
 
 def test_without_a_memory_its_tools_say_so(tmp_path: Path, encoder):
@@ -461,7 +479,7 @@ def test_links_inside_an_indexed_folder_lead_nowhere_else(maze: Path, encoder):
         async def story(client: Client) -> None:
             _, report = await ask(client, "index_path", path=".")
             assert report["added"] == 1
-            assert report["skipped"]["symbolic link to a file outside the folder"] == 1
+            assert report["skipped"] == {"symbolic link": 3}
             _, found = await ask(client, "search_knowledge", query="Where is the treasure?", min_score=0)
             assert {row["source"] for row in found["passages"]} == {"open/a.md"}
 

@@ -13,6 +13,7 @@ All of them work with `invoke` and `ainvoke`; the asynchronous calls run in thre
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -29,6 +30,7 @@ try:
 except ModuleNotFoundError as error:
     raise missing(error, "langchain_core", "langchain") from None
 
+from ctx_vector.errors import CtxVectorError
 from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.memory import Memory
 from ctx_vector.packets import Message
@@ -36,6 +38,8 @@ from ctx_vector.transcripts import Transcripts
 
 if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
+
+_log = logging.getLogger("ctx_vector.adapters")
 
 
 class CtxVectorRetriever(BaseRetriever):
@@ -105,8 +109,10 @@ class CtxVectorChatMessageHistory(BaseChatMessageHistory):
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
         """Add messages to the end, all or none."""
         self._kept.append(self.session_id, [message_to_dict(message) for message in messages])
-        if self.memory is not None:
-            said = [(message.type, message.text.strip()) for message in messages if message.type in ("human", "ai")]
+        if self.memory is None:
+            return
+        said = [(message.type, message.text.strip()) for message in messages if message.type in ("human", "ai")]
+        try:
             self.memory.add_many(
                 {
                     "content": text,
@@ -117,6 +123,8 @@ class CtxVectorChatMessageHistory(BaseChatMessageHistory):
                 for kind, text in said
                 if text
             )
+        except CtxVectorError as error:  # the messages are kept; an error would have them added twice
+            _log.warning("these messages are not remembered: %s", error)
 
     def clear(self) -> None:
         """Delete the messages, and what the memory has of this session."""

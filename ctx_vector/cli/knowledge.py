@@ -28,6 +28,7 @@ from ctx_vector.cli.common import (
 from ctx_vector.cli.options import Json, Kb, Model, guarded
 from ctx_vector.cli.text import plain
 from ctx_vector.errors import InputError, OptionalDependencyError
+from ctx_vector.sync_report import skip_kind
 
 if TYPE_CHECKING:
     from ctx_vector.knowledge import KnowledgeBase
@@ -159,16 +160,9 @@ def summary(report: SyncReport, folder: str, dry_run: bool) -> Iterator[str]:
         yield f"  failed     {plain(source)}: {plain(reason)}"
     groups: dict[str, list[str]] = {}
     for path, reason in report.skipped.items():
-        groups.setdefault(_kind(reason), []).append(plain(_short(path)))
+        groups.setdefault(skip_kind(reason), []).append(plain(_short(path)))
     for reason, names in sorted(groups.items(), key=lambda item: -len(item[1])):
         yield f"  skipped    {len(names):,} {plain(reason)}: {some(names)}"
-
-
-def _kind(reason: str) -> str:
-    """Return a reason without what is different for each file."""
-    if reason.startswith("symbolic link"):
-        return reason.split(" to ")[0]
-    return re.sub(r"^[\d.]+ MB, over", "over", reason)
 
 
 def _short(path: str) -> str:
