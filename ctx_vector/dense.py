@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _NAMED: Final = 128  # and 16 more for every row wanted: the error of a sieve takes so many
 _NAMED_EACH: Final = 16
+_LIKELY: Final = 24  # rows that are scored at first, beyond those wanted: mostly there is nothing left to score
 _SPARE: Final = 8  # rows that an index gives beyond those wanted
 _MORE: Final = 4  # times as many, when they are not enough
 _MOST: Final = 8  # a sieve that names more than an eighth of the rows saves nothing
@@ -90,18 +91,20 @@ def _sieved(view: View, sieve: Sieve, asked: Asked, points: Scores, limit: int, 
             excess, cosines = asked.excess(vectors, points[:, groups])
             return Found(ids, vectors, asked.relevance(excess, points[:, groups]), cosines)
 
-        # the best by what is known so far are scored exactly, and tell what the others would have to be at least
+        # the most likely ones are scored exactly, and tell what the others would have to be at least
         near = (products + means[groups]).astype(np.float64)
-        guess = asked.relevance(asked.excess_of(near, points[:, groups]), points[:, groups])
-        likely = np.argpartition(guess, -limit)[-limit:]
-        first = scored(likely)
+        guess = asked.rough_order(near, points[:, groups])
+        likely = np.argpartition(guess, -(limit + _LIKELY))[-(limit + _LIKELY) :]
+        best = scored(likely)
+        least = _least(best.scores, limit, min_score)
         reach = means + np.float64(error)
-        rest = products >= asked.least_product(_least(first.scores, limit, min_score), reach, points)[groups]
+        rest = products >= asked.least_product(least, reach, points)[groups]
         rest[likely] = False
-        both = first.with_more(scored(np.flatnonzero(rest)))
-        least = _least(both.scores, limit, min_score)
+        if rest.any():
+            best = best.with_more(scored(np.flatnonzero(rest)))
+            least = _least(best.scores, limit, min_score)
         if products[-1] < asked.least_product(least, reach, points).min():
-            return both.over(least)
+            return best.over(least)
         named *= _MORE
     return None
 
