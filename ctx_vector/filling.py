@@ -77,9 +77,10 @@ def fill(
     Raises BudgetError when what is never cut is over the limit.
     """
     left_out = {part for part, wanted in config.include.items() if not wanted}
-    for row in ranked:
-        if not row.reason and row.part in left_out:
-            row.drop("quota", f"include.{row.part} is False")
+    if left_out:
+        for row in ranked:
+            if not row.reason and row.part in left_out:
+                row.drop("quota", f"include.{row.part} is False")
     if layers is not None:
         layers.bound(ranked)
     rows = [row for row in ranked if not row.reason]

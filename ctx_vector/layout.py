@@ -179,7 +179,7 @@ class Layout:
         self._costs = {name: (0, 0, 0, 0) for name in self._sections}
         self._sums = (0, 0, 0, 0)
         self._fixed = (0, 0)
-        for name in self._sections:
+        for name in (TASK, OUTPUT):  # the others cost nothing while they are empty
             self._recount(name)
 
     # -- sizes ---------------------------------------------------------------------------------------------------

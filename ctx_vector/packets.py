@@ -46,6 +46,8 @@ DROP_REASONS: Final = (
 
 def clean_text(text: str) -> str:
     """Replace lone surrogates by U+FFFD, so that the text can be encoded, stored and counted."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -127,6 +129,7 @@ class ContextPacket:
     relevance_score: float | None = None
     metadata: dict[str, Any] | None = None
     scored: bool = field(default=False, init=False)
+    _digest: tuple[str, str] = field(default=("", ""), init=False, repr=False, compare=False)  # of a type
 
     def __post_init__(self) -> None:
         if not isinstance(self.content, str):
@@ -173,8 +176,12 @@ class ContextPacket:
         given = self.meta.get("id")
         if given is not None:
             return clean_text(str(given))
-        stamp = self.timestamp.isoformat() if self.timestamp else ""
-        return hashlib.blake2b(f"{self.type}\0{stamp}\0{self.content}".encode(), digest_size=8).hexdigest()
+        kind = self.type
+        if self._digest[0] != kind:  # the metadata may be changed; the rest may not
+            stamp = self.timestamp.isoformat() if self.timestamp else ""
+            digest = hashlib.blake2b(f"{kind}\0{stamp}\0{self.content}".encode(), digest_size=8).hexdigest()
+            object.__setattr__(self, "_digest", (kind, digest))
+        return self._digest[1]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the packet as JSON-ready values; metadata that is not JSON becomes its `str`."""

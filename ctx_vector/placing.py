@@ -70,7 +70,8 @@ class Placer:
         bound = self.history.bound
         if bound is not None and self._held() > bound:
             warnings.append(f"the newest turn of the history is over the bound of {bound} tokens")
-        for place, number in enumerate(order[1:], 1):
+        together = 1 + (len(order) - 1 if self._put_together(order[1:], bound) else 0)
+        for place, number in enumerate(order[together:], together):
             if self._put(number, bound):
                 continue
             if self.history.strategy not in SCATTERED:
@@ -127,6 +128,28 @@ class Placer:
             return True
         self._take(number)
         return False
+
+    def _put_together(self, numbers: Sequence[int], bound: int | None) -> bool:
+        """Put turns in as `_put` would one by one, if all of them fit; for pieces that are known from earlier builds.
+
+        Nothing new is counted for that, and it is mostly so in a conversation that goes on.
+        """
+        labels, rows = self.filler.template.labels, [row for number in numbers for row in self._turns[number]]
+        known = [self._said[id(row)].shown for row in rows]
+        if self.history.strategy in SCATTERED or not all(shown and shown[0] == labels for shown in known):
+            return False
+        pieces = [self._piece(row) for row in rows]
+        self.filler.layout.add(*_SLOT, *pieces)
+        if self.filler.room() < 0 or (bound is not None and self._held() > bound):
+            self.filler.layout.remove(*_SLOT, *pieces)
+            return False
+        for row, piece in zip(rows, pieces, strict=True):
+            row.keep(piece)
+        self.filler.chosen += rows
+        self._placed += numbers
+        self.history.kept += numbers
+        self.history.kept.sort()
+        return True
 
     def _take(self, number: int) -> None:
         """Take out the turn that was put in last."""

@@ -8,7 +8,6 @@ definitions and the layers that are there whatever is asked (system, static, too
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import unicodedata
@@ -191,7 +190,7 @@ def rank(
     for row in rows:
         row.set_order()
     rows.sort(key=lambda row: row.order)
-    seen: dict[tuple[str, bytes], str] = {}
+    seen: dict[tuple[str, str], str] = {}
     for row in rows:
         if row.reason:
             continue
@@ -217,9 +216,8 @@ def _expired(value: object, now: datetime) -> bool:
     return stamp is not None and stamp <= now
 
 
-def _content_key(text: str) -> bytes:
-    folded = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    return hashlib.blake2b(folded.encode(), digest_size=16).digest()
+def _content_key(text: str) -> str:
+    return " ".join((text if text.isascii() else unicodedata.normalize("NFKC", text)).casefold().split())
 
 
 def _score(

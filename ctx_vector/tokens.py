@@ -236,11 +236,11 @@ class TokenCounter:
 
         That is 0 where the tokenizer does not tell.
         """
-        if not self.additive or len(text) > _SAFE_LENGTH:
+        encode = self._loaded() if self.additive and len(text) <= _SAFE_LENGTH else None
+        if not isinstance(encode, _Cl100k):
             return self.count(text), 0
-        tokens = self._loaded()(text)
-        assert isinstance(self._encode, _Cl100k) and isinstance(tokens, Sequence)
-        return len(tokens), min(self._encode.reach(tokens[:limit]), len(text) - 1)
+        tokens = encode(text)
+        return len(tokens), min(encode.reach(tokens[:limit]), len(text) - 1)
 
     def truncate(self, text: str, max_tokens: int) -> str:
         """Return the longest prefix found that has at most `max_tokens` tokens and never splits a character.
