@@ -66,6 +66,19 @@ def rows(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
                 f"预热后在 {build['rows']:,} 个分块、20 条消息上构建（不含提问编码），{zh}",
                 f"{part['besides_ms']:.1f} ms : {part['encode_ms']:.1f} ms = {part['share']:.2f}",
             )
+    audit = results.get("audit")
+    if audit:
+        part, after = audit["warm_build"], audit["growth"]
+        yield (
+            f"a warm build over {audit['rows']:,} chunks with audit, against the same without (median)",
+            f"预热后在 {audit['rows']:,} 个分块上构建：记录审计，对比不记录（中位数）",
+            f"{part['with_ms']:.1f} ms : {part['without_ms']:.1f} ms = {part['median_ratio']:.3f}",
+        )
+        yield (
+            f"`audit list` and `audit stats` after {after['builds']:,} builds, against after 100",
+            f"{after['builds']:,} 次构建之后的 `audit list` 与 `audit stats`，对比 100 次之后",
+            f"{after['ratios']['list_ms']:.2f}×, {after['ratios']['stats_ms']:.2f}×",
+        )
     memory = results.get("memory")
     if memory:
         part = memory["at_rows"]

@@ -27,6 +27,7 @@ from ctx_vector.packets import Message, clean_text, message_text
 from ctx_vector.tools import MemoryTool, RAGTool
 
 if TYPE_CHECKING:
+    from ctx_vector.audit import AuditLog
     from ctx_vector.packets import BuiltContext
     from ctx_vector.stages import Encoder
 
@@ -43,7 +44,8 @@ class ContextAwareAgent:
     `knowledge_base_path` is the folder of a knowledge base, made when absent (None: no knowledge). Memories are kept
     under `user_id` in `memory_path`, by default the platform's data folder; `remember=False` neither recalls nor keeps
     any. `memory_tool` and `rag_tool` take the place of these. `session_id` names the conversation in memory, by default
-    a new name. `encoder` defaults to that of the tools, else to the bundled model. `now` is asked for the time.
+    a new name. `encoder` defaults to that of the tools, else to the bundled model. `now` is asked for the time. `audit`
+    records every context (audit.py).
 
     `conversation_history` is a list of Messages, the caller's to read and change; `last_context` is what was built for
     the last question. One agent is for one conversation: it is not to be used from several threads at once.
@@ -65,6 +67,7 @@ class ContextAwareAgent:
         encoder: Encoder | None = None,
         session_id: str | None = None,
         now: Callable[[], datetime] | None = None,
+        audit: AuditLog | str | os.PathLike[str] | None = None,
     ) -> None:
         if isinstance(llm, type) or not (callable(llm) or callable(getattr(llm, "invoke", None))):
             raise InputError(
@@ -92,7 +95,9 @@ class ContextAwareAgent:
         self.rag_tool = rag_tool
         self.memory_tool = memory_tool if remember else None
         recall = _Recall(self.memory_tool, self._shown) if self.memory_tool is not None else None
-        self.builder = ContextBuilder(memory_tool=recall, rag_tool=rag_tool, config=config, encoder=encoder)
+        self.builder = ContextBuilder(
+            memory_tool=recall, rag_tool=rag_tool, config=config, encoder=encoder, audit=audit
+        )
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
@@ -221,6 +226,7 @@ class _Recall:
     def __init__(self, tool: Any, shown: Callable[[], set[str]]) -> None:
         self._tool = tool
         self._shown = shown
+        self.memory = getattr(tool, "memory", None)
         if callable(getattr(tool, "candidates", None)):
             self.candidates = self._candidates
 

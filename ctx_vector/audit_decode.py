@@ -17,7 +17,8 @@ from ctx_vector.packets import Budget, BuiltContext, ContextPacket, Decision, So
 from ctx_vector.stages import TokenCounter
 from ctx_vector.tokens import DEFAULT_TOKENIZER
 from ctx_vector.tokens import TokenCounter as ExactCounter
-from ctx_vector.trace import Trace, known_fields, load, parsed
+from ctx_vector.trace import Trace
+from ctx_vector.trace_dump import known_fields, load, parsed, value_of
 
 #: What `list` shows of a build.
 LISTED = (
@@ -218,6 +219,8 @@ def _message(values: Mapping[str, Any], shelf: Shelf) -> dict[str, Any]:
     made: dict[str, Any] = {"role": values["role"]}
     if "content" in values:
         made["content"] = shelf.joined(values["content"])
+    if "parts" in values:
+        made["content"] = [value_of(shelf.text(ref)) for ref in values["parts"]]
     if "more" in values:
         made |= parsed(shelf.text(values["more"]), {})
     return made

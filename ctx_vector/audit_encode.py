@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import audit_tables as tables
 from ctx_vector.errors import StoreError
@@ -32,7 +32,11 @@ from ctx_vector.packets import (
     clean_text,
     json_ready,
 )
-from ctx_vector.trace import Trace, dump
+from ctx_vector.trace import Trace
+from ctx_vector.trace_dump import dump, plain_part
+
+if TYPE_CHECKING:
+    from ctx_vector.config import ContextConfig
 
 Redact = Callable[[str], str]
 
@@ -91,6 +95,8 @@ class Entry:
         size = 2 * len(built.text)
         for item in built.trace.gathered.candidates:
             size += len(item.packet.content)
+            if item.image is not None:
+                size += len(str(item.image))
         messages = [dict(message) for message in built.messages]
         return cls(built, messages, dict(built.meta), dict(built.stats), variant, size)
 
@@ -107,6 +113,7 @@ class Keeper:
         self._ids: dict[str, int] = {}
         self._cached = 0
         self._packets: dict[tuple[Any, ...], int] = {}
+        self._configs: dict[str, int] = {}
         self._links: set[tuple[int, int]] = set()
         self._linked: set[str] = set()
         self._generation = -1
@@ -130,7 +137,7 @@ class Keeper:
 
     def forget(self) -> None:
         """Remember nothing: something was deleted, or a transaction was rolled back."""
-        self._ids, self._packets, self._links, self._cached = {}, {}, set(), 0
+        self._ids, self._packets, self._configs, self._links, self._cached = {}, {}, {}, set(), 0
 
     def begin(self, *, blank: bool = False) -> None:
         """Begin a build; `blank` keeps none of its texts."""
@@ -154,6 +161,18 @@ class Keeper:
             return self._nothing()
         if self._redact is not None:
             text = self.clean(text)
+        found = self._ids.get(text)
+        if found is None:
+            found = self._ids[text] = self._keep(text)
+            self._cached += len(text)
+        self.contents.add(found)
+        return found
+
+    def json(self, value: Any) -> int:
+        """Return the id of JSON-ready values as one text; what is redacted are the texts in them."""
+        if self.blank:
+            return self._nothing()
+        text = _PLAIN.encode(self.redacted(value))
         found = self._ids.get(text)
         if found is None:
             found = self._ids[text] = self._keep(text)
@@ -200,7 +219,7 @@ class Keeper:
             return "{}"
         if self._redact is None:
             try:
-                text = json.dumps(packet.meta, ensure_ascii=False, allow_nan=False)
+                text = _STRICT.encode(packet.meta)
                 text.encode()
                 return text
             except (TypeError, ValueError):  # what JSON does not have, or lone surrogates
@@ -231,8 +250,14 @@ class Keeper:
             row = (self._conn.execute(f"{made} VALUES ({hash_}, ?2, ?3, ?4, ?5, ?6, ?7, ?8)", values).lastrowid or 0,)
         return int(row[0])
 
-    def config(self, values: Mapping[str, Any]) -> int:
-        """Return the id of a config."""
+    def config(self, config: ContextConfig, name: str) -> int:
+        """Return the id of a config; equal ones have the same name."""
+        found = self._configs.get(name)
+        if found is None:
+            found = self._configs[name] = self._keep_config(config.to_dict())
+        return found
+
+    def _keep_config(self, values: Mapping[str, Any]) -> int:
         plain = {name: self.redacted(value) if name in tables.FREE_TEXT else value for name, value in values.items()}
         text = json.dumps(json_ready(plain), ensure_ascii=False)
         key = tables.digest("config", text)
@@ -285,8 +310,8 @@ def encode(entry: Entry, keeper: Keeper, purged: frozenset[bytes] = frozenset())
         "stats": entry.stats,
         "meta": {**meta, "history": history},
         "warnings": [keeper.text(text) for text in built.warnings],
-        "tools": keeper.text(json.dumps(json_ready(built.tools), ensure_ascii=False)) if built.tools else None,
-        "more": keeper.text(json.dumps(rest, ensure_ascii=False)) if (rest := rest_of(built)) else None,
+        "tools": keeper.json(json_ready(built.tools)) if built.tools else None,
+        "more": keeper.json(rest) if (rest := rest_of(built)) else None,
         "trace": dumped,
     }
     messages = [writer.message(message) for message in entry.messages]
@@ -314,7 +339,7 @@ def encode(entry: Entry, keeper: Keeper, purged: frozenset[bytes] = frozenset())
         "tokenizer_fingerprint": meta["tokenizer_fingerprint"],
         "version": meta["version"],
         "config_hash": meta["config_hash"],
-        "config_id": keeper.config(trace.config.to_dict()),
+        "config_id": keeper.config(trace.config, meta["config_hash"]),
         "redacted": int(keeper.redacts),
         "purged": int(keeper.blank),
         "source_stats": _json({name: use_of(use) for name, use in built.budget.sources.items()}),
@@ -339,8 +364,11 @@ def use_of(use: SourceUse) -> dict[str, Any]:
     return {**values, **rest_of(use)}
 
 
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=json_ready)
+# made once: `json.dumps` makes one for each call that is not plain
+_STRICT: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+_PLAIN: Final = json.JSONEncoder(ensure_ascii=False)
+_COMPACT: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=json_ready)
+_json = _COMPACT.encode
 
 
 def _holds(trace: Trace, purged: frozenset[bytes]) -> bool:
@@ -435,6 +463,8 @@ class _Writer:
                 return [*self._around(label, item, base), *refs]
             line, _, rest = rest.partition("\n")
             label += line + "\n"
+        if text[:-1] == self._built.query:
+            return [self._keeper.text(text[:-1]), self._keeper.text("\n")]
         return [self._keeper.text(text)]
 
     def _pieces(self, text: str) -> list[Any]:
@@ -505,10 +535,12 @@ class _Writer:
         more = {key: value for key, value in message.items() if key not in ("role", "content")}
         if isinstance(content, str):
             made["content"] = self._message_refs(content, system=message.get("role") == "system")
+        elif content is not None:
+            made["parts"] = [self._keeper.json(plain_part(part)) for part in content]
         else:
-            more["content"] = content
+            more["content"] = None
         if more:
-            made["more"] = self._keeper.text(json.dumps(self._keeper.redacted(json_ready(more)), ensure_ascii=False))
+            made["more"] = self._keeper.json(json_ready(more))
         return made
 
     def _message_refs(self, content: str, *, system: bool) -> Sequence[Any]:

@@ -1,8 +1,8 @@
-"""Statistics of an audit from sums that are kept by hour and minute, so that they never read the builds.
+"""Statistics of an audit from sums that are kept by day, hour and minute, so that they never read the builds.
 
 A row of `rollups` holds the sums of one source in one span of time; the source "" stands for whole builds. A period
-begins with single minutes up to the first full hour, and goes on in hours: what it costs to read depends on its length
-and not on the number of builds.
+begins with single minutes up to the first full hour, goes on in hours up to the first full day, and then in days: what
+it costs to read depends on its length and not on the number of builds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from ctx_vector.config import ContextConfig
     from ctx_vector.packets import SourceUse
 
-HOUR: Final = 3600
+DAY: Final = 86_400
+HOUR: Final = 3_600
 MINUTE: Final = 60
 #: A source over this share of its quota in most builds, or cut in this share of them, is warned of.
 NEAR_QUOTA: Final = 0.8
@@ -80,7 +81,7 @@ def sums_of(entries: Iterable[tuple[Entry, Mapping[str, Any]]]) -> dict[tuple[in
     sums: dict[tuple[int, int, str], list[float]] = {}
 
     def add(at: int, source: str, *values: float) -> None:
-        for span in (HOUR, MINUTE):
+        for span in (DAY, HOUR, MINUTE):
             row = sums.setdefault((span, at - at % span, source), [0.0] * len(_SUMS))
             for place, value in enumerate(values):
                 row[place] += value
@@ -149,11 +150,15 @@ def _rounded(first: datetime, now: datetime) -> datetime:
 def _rows(conn: sqlite3.Connection, first: datetime | None, now: datetime) -> dict[str, list[float]]:
     sums = ", ".join(f"sum({name})" for name in _SUMS)
     if first is None:
-        where, bounds = "span = 3600", []
+        where, bounds = f"span = {DAY}", []
     else:
         start = int(_rounded(first, now).timestamp())
-        hour = -(-start // HOUR) * HOUR
-        where, bounds = "(span = 3600 AND start >= ?) OR (span = 60 AND start >= ? AND start < ?)", [hour, start, hour]
+        hour, day = (-(-start // span) * span for span in (HOUR, DAY))
+        where = (
+            f"(span = {MINUTE} AND start >= ? AND start < ?) OR (span = {HOUR} AND start >= ? AND start < ?) "
+            f"OR (span = {DAY} AND start >= ?)"
+        )
+        bounds = [start, hour, hour, day, day]
     found = conn.execute(f"SELECT source, {sums} FROM rollups WHERE {where} GROUP BY source", bounds)
     return {row[0]: list(row[1:]) for row in found}
 

@@ -6,7 +6,7 @@
     packets        content with time, score and metadata, and where it is kept, as digests: `owner` and `origin`
     configs        the configs of builds
     feedback       what people said of a build afterwards
-    rollups        sums by hour and minute and source, so that statistics never read the builds
+    rollups        sums by day, hour, minute and source, so that statistics never read the builds
     purges         digests of what was purged and when, for builds that were on their way meanwhile
     gaps           builds that could not be recorded
 

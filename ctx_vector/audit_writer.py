@@ -37,7 +37,10 @@ from ctx_vector.store import Store
 MOST_WAITING: Final = 2_000
 MOST_CHARS: Final = 64_000_000
 _BATCH: Final = 64
-_GATHER_SECONDS: Final = 0.2  # a build waits so long for others, unless somebody flushes
+# what waits is written when no build came for a moment, at the latest after a second: the thread then seldom takes
+# processor time from builds that follow each other
+_QUIET_SECONDS: Final = 0.1
+_LONGEST_SECONDS: Final = 1.0
 _FIRST_RETRY: Final = 0.25
 _LAST_RETRY: Final = 30.0
 _ROTATE_SECONDS: Final = 60.0
@@ -201,8 +204,7 @@ class Writer:
                     self._wake.wait()
                 if not self._waiting:
                     return
-                if not self._hurry and not self._closing and len(self._waiting) < _BATCH:
-                    self._wake.wait(_GATHER_SECONDS)
+                self._gather()
             if self._step():
                 delay = _FIRST_RETRY
                 continue
@@ -212,6 +214,16 @@ class Writer:
                 self._hurry = False
                 self._wake.wait(delay)
             delay = min(_LAST_RETRY, 2 * delay)
+
+    def _gather(self) -> None:
+        """Wait for more builds, as long as they keep coming; the lock is held."""
+        end = time.monotonic() + _LONGEST_SECONDS
+        count = 0
+        while count != len(self._waiting) < _BATCH and not self._hurry and not self._closing:
+            count = len(self._waiting)
+            self._wake.wait(_QUIET_SECONDS)
+            if time.monotonic() > end:
+                break
 
     def _step(self) -> bool:
         """Write a batch of what waits; return whether that went well."""

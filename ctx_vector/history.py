@@ -123,9 +123,10 @@ def _said(item: Any, index: int) -> Said:
     return said_of(message)
 
 
-def said_of(message: Message) -> Said:
-    """Return a message of a conversation, read for the first time."""
-    packet = ContextPacket(message.text, message.timestamp, metadata={"type": TYPE_HISTORY, "role": message.role})
+def said_of(message: Message, more: Mapping[str, Any] | None = None) -> Said:
+    """Return a message of a conversation, read for the first time; `more` is metadata of its packet."""
+    metadata = {"type": TYPE_HISTORY, "role": message.role, **(more or {})}
+    packet = ContextPacket(message.text, message.timestamp, metadata=metadata)
     blank = not packet.content or packet.content.isspace()
     return Said(message, packet, plain=not (blank or message.tool_calls or message.role in TOOL_ROLES))
 

@@ -191,7 +191,8 @@ def stats(store: Store) -> dict[str, Any]:
         versions = conn.execute("SELECT count(*) FROM versions").fetchone()[0]
         encodings = conn.execute("SELECT count(*) FROM encodings").fetchone()[0]
         files = conn.execute("SELECT language, kind, rows FROM index_files ORDER BY language").fetchall()
-    size = sum(file.stat().st_size for file in store.path.parent.iterdir() if file.is_file())
+    own = [file for file in store.path.parent.iterdir() if not file.name.startswith("audit.")]  # that is no knowledge
+    size = sum(file.stat().st_size for file in own if file.is_file())
     name, fingerprint, dim = model or (None, None, None)
     return {
         "version": version,

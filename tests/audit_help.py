@@ -1,12 +1,14 @@
 """What the tests of trace and audit share: builds of every kind, in English and Chinese, and what must be equal."""
 
+import base64
 import json
 import random
+import struct
 from datetime import timedelta
 
-from pipeline_help import NOW
+from pipeline_help import NOW, HashEncoder
 
-from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, Message
+from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, Message, SourceConfig
 from ctx_vector.config import HISTORY_STRATEGIES
 
 WORDS = (
@@ -51,17 +53,23 @@ def conversation(chance):
             made.append(Message(words(chance, 200), "tool", tool_call_id=f"c{number}"))
         made.append({"role": chance.choice(["assistant", "助手"]), "content": words(chance, 60)})
         if chance.random() < 0.1:
-            made.append({"role": "user", "content": [{"type": "text", "text": "part"}, {"type": "image_url", "x": 1}]})
+            part = {"type": "image_url", "image_url": {"url": "https://example.org/a.png", "detail": "low"}}
+            made.append({"role": "user", "content": [{"type": "text", "text": words(chance, 9)}, part, picture(900)]})
     return made
+
+
+def picture(side):
+    """Return an image as a part of a message: the header of a PNG, which is all that its cost needs."""
+    head = b"\x89PNG\r\n\x1a\n" + struct.pack(">I4sIIBBBBB", 13, b"IHDR", side, side, 8, 2, 0, 0, 0)
+    return {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{base64.b64encode(head).decode()}"}}
 
 
 def packets(chance):
     made = []
     for number in range(chance.randint(0, 8)):
+        kind = "system_instruction" if number == 0 and chance.random() < 0.3 else None
         metadata = {
-            "type": chance.choice(
-                ["knowledge", "memory", "general", "agent_output", "rag_result", "system_instruction"]
-            ),
+            "type": kind or chance.choice(["knowledge", "memory", "general", "agent_output", "rag_result"]),
             "cite": f"docs/{number}.md:1-9",
             "heading": ["标题", "Heading"],
             "expires_at": chance.choice([None, "2024-01-01", "2030-01-01"]),
@@ -73,11 +81,43 @@ def packets(chance):
     return made
 
 
+def schemas(chance):
+    made = []
+    for number in range(chance.randint(0, 5)):
+        field = {"type": "string", "description": words(chance, 25), "enum": ["a", "二"]}
+        parameters = {"type": "object", "properties": {"q": field, "步骤": {"type": "integer"}}, "required": ["q"]}
+        function = {"name": f"tool_{number}", "description": words(chance, 50), "parameters": parameters}
+        made.append({"type": "function", "function": function})
+    return made
+
+
+def layered(chance):
+    """Return sources with layers, of every layer and way of degrading; one fails, one is out of date."""
+
+    def give(texts):
+        return lambda request: texts
+
+    def texts(most):
+        return [words(chance, 90) for _ in range(chance.randint(1, most))]
+
+    def broken(request):
+        raise RuntimeError("no line 断线")
+
+    return [
+        SourceConfig("rules", "system", give("Be kind. 要友好。")),
+        SourceConfig("policy", "static", give(texts(3)), version="2", priority=2, degrade="drop"),
+        SourceConfig("faq", "static", give([{"content": words(chance, 80), "id": "f1"}, *texts(2)]), max_share=0.5),
+        SourceConfig("found", "dynamic", give(texts(6)), authoritative=True),
+        SourceConfig("old", "dynamic", give(texts(1)), expires="2020-01-01"),
+        SourceConfig("orders", "tool", broken if chance.random() < 0.5 else give(texts(2)), degrade="summarise"),
+    ]
+
+
 def varied(seed, **tools):
     """Return a builder and the arguments of one build; every seed another kind."""
     chance = random.Random(seed)
     config = ContextConfig(
-        max_tokens=chance.choice([300, 500, 900, 2000]),
+        max_tokens=chance.choice([600, 900, 2000]),
         reserve_ratio=chance.choice([0.0, 0.2]),
         min_relevance=chance.choice([0.0, 0.1]),
         enable_compression=chance.random() < 0.8,
@@ -90,6 +130,7 @@ def varied(seed, **tools):
         budgets=chance.choice([{}, {"history": 250}]),
         evidence_style=chance.choice(["plain", "numbered"]),
         messages_style=chance.choice(["single", "split"]),
+        tools_in=chance.choice(["text", "text", "api"]),
         citations=chance.random() < 0.5,
         reminder=chance.choice([None, "Be brief. 简短。"]),
         tokenizer=chance.choice(["cl100k_base", "cl100k_base", "estimate"]),
@@ -101,9 +142,12 @@ def varied(seed, **tools):
         Source("broken", RuntimeError("no line 断线")),
         Source("lying", "Error: index missing"),
     ][: chance.randint(0, 3)]
+    layers = chance.random() < 0.25
     builder = ContextBuilder(
-        config=config,
-        sources=sources,
+        config=config.with_(max_tokens=max(900, config.max_tokens)) if layers else config,
+        sources=layered(chance) if layers else sources,
+        budget_ratio={"system": 0.1, "dynamic": 0.4} if layers else None,
+        encoder=tools.pop("encoder", None) or HashEncoder(),
         summarizer=chance.choice([None, summarizer]),
         model_max_tokens=chance.choice([None, 600]),
         **tools,
@@ -117,6 +161,12 @@ def varied(seed, **tools):
         "documents": [words(chance, 150) for _ in range(chance.randint(0, 5))]
         + [{"text": "scored 打分", "score": 0.8, "timestamp": "2025-01-01", "id": 7}] * chance.randint(0, 2),
         "state": chance.choice([None, "state 状态", {"step": 1, "步骤": "a\nb"}]),
+        "tools": schemas(chance),
+        "tool_results": chance.choice([(), {"查询": {"rows": [{"a": 1, "b": words(chance, 9)}] * 3}, "text": "二"}]),
+        "agent_outputs": chance.choice([(), [words(chance, 60)]]),
+        "images": ()
+        if not query.strip()
+        else chance.choice([(), (), [picture(300), {"type": "image_url", "image_url": {"url": "https://x/二.png"}}]]),
         "session_id": chance.choice([None, "s1", "会话"]),
         "now": NOW,
     }

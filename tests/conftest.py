@@ -15,9 +15,10 @@ _SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep what is cached for the user (calibrations of other encoders) apart: every run starts as on a new machine."""
+    """Keep what is cached and kept for the user (calibrations, audits) apart: every run starts as on a new machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
         yield
 
 

@@ -1,9 +1,11 @@
 """Every build is recorded as it was, made again with the same bytes whatever became of its sources, and compared."""
 
 import json
+import random
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -48,9 +50,10 @@ def test_two_hundred_builds_are_made_again_with_the_same_bytes(log, tools, tmp_p
         builder, arguments = varied(seed, audit=log, **(tools if seed % 2 else {}))
         built = builder.assemble(**arguments)
         made.append(built)
-        seen |= {(item.source, item.action) for item in built.kept} | {item.reason for item in built.dropped}
+        seen |= {item.action for item in built.kept} | {item.reason for item in built.dropped} | {*built.sources}
         seen |= {built.meta["history"]["strategy"], built.meta["locale"], built.meta["tokenizer"]}
-    assert {("knowledge", "full"), ("memory", "full"), ("documents", "truncated"), ("history", "summarised")} <= seen
+        seen |= {"tools" for _ in built.tools} | {"layers" for use in built.sources.values() if use.layer}
+    assert {"full", "extracted", "truncated", "summarised", "tools", "layers", "knowledge", "memory"} <= seen
     assert {"fault", "window", "budget", "duplicate", "expired", "oversize", "below_floor"} <= seen
     assert {"window", "head_tail", "importance", "summary", "budget", "en", "zh", "estimate"} <= seen
     log.flush()
@@ -246,8 +249,6 @@ def test_builders_of_other_configs_share_the_audit(tmp_path):
 
 
 def test_a_context_without_a_trace_cannot_be_recorded(log):
-    from dataclasses import replace
-
     built = ContextBuilder(config=plain()).assemble("q")
     with pytest.raises(InputError, match="without its trace"):
         log.record(replace(built, trace=None))
@@ -411,6 +412,51 @@ def test_the_quota_of_a_source_is_its_own_or_its_parts():
     assert [quota_of(name, SourceUse(), config) for name in ("history", "knowledge", "documents", "custom")] == [
         300, 900, 900, 0,
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("builds", [1_500, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_lists_and_statistics_of_many_builds_cost_what_those_of_a_hundred_do(log, builds):
+    """Counted in steps of SQLite's machine, which do not depend on what else the computer does."""
+    built = ContextBuilder(config=plain()).assemble("q", documents=["a", "b"], session_id="s", now=NOW)
+    chance = random.Random(1)
+
+    def record(first, last):
+        for number in range(first, last):
+            trace = built.trace.again()
+            trace.started -= chance.random() * 6 * 86_400
+            trace.session_id = f"s{number % 10}"
+            log.record(replace(built, meta={**built.meta, "build_id": f"{number:032x}"}, trace=trace))
+            if number % 1000 == 999:
+                log.flush()
+        log.flush()
+
+    def steps(work):
+        count = 0
+
+        def step():
+            nonlocal count
+            count += 1
+
+        with log._store().read() as conn:
+            conn.set_progress_handler(step, 1)
+        work()
+        with log._store().read() as conn:
+            conn.set_progress_handler(None, 0)
+        return count
+
+    works = {
+        "list": lambda: log.list(limit=5),
+        "session": lambda: log.list("s3", limit=5),
+        "page": lambda: log.list(limit=5, before=f"{77:032x}"),
+        "show": lambda: log.show(f"{50:032x}"),
+        "stats": lambda: log.stats("7d"),
+    }
+    record(0, 100)
+    before = {name: steps(work) for name, work in works.items()}
+    record(100, builds)
+    after = {name: steps(work) for name, work in works.items()}
+    assert log.count() == builds and all(before.values())
+    assert {name: after[name] / before[name] for name in works if after[name] > 2 * before[name]} == {}
 
 
 # -- redaction --------------------------------------------------------------------------------------------------------

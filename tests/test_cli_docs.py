@@ -40,6 +40,7 @@ EXPECTED |= {*(f"kb {name}" for name in (
 )), *(f"memory {name}" for name in (
     "add", "search", "list", "update", "remove", "forget", "consolidate", "stats", "export", "import", "clear"
 )), *(f"models {name}" for name in ("list", "prepare", "verify", "calibrate"))}  # fmt: skip
+EXPECTED |= {f"audit {name}" for name in ("list", "show", "replay", "diff", "stats", "feedback", "purge")}
 
 
 def test_all_commands_are_there():

@@ -178,7 +178,7 @@ def test_a_user_alone_means_the_default_folder(tmp_path: Path):
     environment = {"XDG_DATA_HOME": str(tmp_path)}
     done = run("memory", "add", "Ada prefers answers in Chinese", "--user", "ada", cwd=tmp_path, **environment)
     assert (done.returncode, done.stdout, done.stderr) == (0, "memory 1 added\n", "")
-    done = run("build", "Which language does she want?", "--user", "ada", cwd=tmp_path, **environment)
+    done = run("build", "Which language does she want?", "--user", "ada", "--no-kb", cwd=tmp_path, **environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert "Memory: Ada prefers answers in Chinese" in done.stdout
 

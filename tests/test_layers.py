@@ -27,7 +27,7 @@ LAYERS = {
         builder settings settings_schema
         audit audit_writer audit_encode audit_decode audit_compare audit_stats""",
     "pipeline": """
-        trace
+        trace trace_dump
         live_sources
         inputs record gather history ranking pictures policies prefix
         filling parts layers tool_rows placing select compress structure layout""",

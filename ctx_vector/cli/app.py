@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ctx_vector.cli.ab import ab
+from ctx_vector.cli.audit import audit_app
 from ctx_vector.cli.build import build
 from ctx_vector.cli.chat import chat
 from ctx_vector.cli.common import out, set_up_logging
@@ -63,6 +64,7 @@ app.add_typer(memory_app, name="memory")
 app.add_typer(kb_app, name="kb")
 app.add_typer(models_app, name="models")
 app.add_typer(config_app, name="config")
+app.add_typer(audit_app, name="audit")
 app.command()(ab)
 app.command()(tune)
 app.command()(doctor)

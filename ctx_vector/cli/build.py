@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctx_vector.cli.common import DEFAULT_KB, UsageError, held_warnings, open_encoder, open_kb, print_json, used_kb
+from ctx_vector.cli.common import (
+    DEFAULT_KB,
+    UsageError,
+    held_warnings,
+    open_audit,
+    open_encoder,
+    open_kb,
+    print_json,
+    used_kb,
+)
 from ctx_vector.cli.config import AllowPython, Scope
 from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
-from ctx_vector.cli.options import Model, guarded
+from ctx_vector.cli.options import Audit, Model, NoAudit, guarded
 
 if TYPE_CHECKING:
     from ctx_vector.packets import BuiltContext
@@ -83,9 +92,13 @@ def build(
         str | None, typer.Option("--now", metavar="TIME", help="Build as if it were this time (ISO 8601).")
     ] = None,
     model: Model = None,
+    audit: Audit = None,
+    no_audit: NoAudit = False,
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Build the context for a question, inside an exact token budget.
+
+    Builds are recorded; see ctx-vector audit.
 
     For example:
       ctx-vector build "How do I reduce the memory usage of Pandas?" --kb kb --explain
@@ -119,7 +132,17 @@ def build(
     }
     with ExitStack() as stack:
         recalls = (memory, user or "default") if memory is not None or user is not None else None
-        builder = _builder(stack, chosen, folder, model, recalls, allow_python)
+        builder = make_builder(
+            stack,
+            chosen,
+            folder,
+            model,
+            recalls,
+            allow_python=allow_python,
+            **_recording(chosen, audit, no_audit, folder),
+        )
+        if builder.audit is not None:
+            stack.callback(builder.audit.close)
         given["documents"] = inputs.read_documents(document or (), builder.counter)
         held = stack.enter_context(held_warnings())
         built = builder.assemble(query, **given)
@@ -132,13 +155,22 @@ def build(
         show_explanation(built)
 
 
-def _builder(
+def _recording(chosen: Any, audit: str | None, no_audit: bool, folder: str | None) -> dict[str, Any]:
+    """Return the argument that says where the build is recorded; none when settings say it."""
+    if audit is None and not no_audit and hasattr(chosen, "audit"):
+        return {}
+    return {"audit": open_audit(audit, no_audit, folder)}
+
+
+def make_builder(
     stack: ExitStack,
     chosen: Any,
     folder: str | None,
     model: str | None,
     recalls: tuple[str | None, str] | None,
+    *,
     allow_python: bool,
+    **more: Any,
 ) -> Any:
     """Return the builder of a ContextConfig, or of Settings, with the tools that the options ask for."""
     from ctx_vector.builder import ContextBuilder
@@ -147,12 +179,12 @@ def _builder(
     plain = isinstance(chosen, ContextConfig)
     config = chosen if plain else chosen.config
     ContextBuilder(config=config)  # refuses what is not built yet before a model is loaded
-    tools: dict[str, Any] = {}
+    tools: dict[str, Any] = {**more}
     if folder is not None:
         from ctx_vector.tools import RAGTool
 
         kb = stack.enter_context(open_kb(folder, model))
-        tools = {"rag_tool": RAGTool(knowledge=kb), "encoder": kb.encoder}
+        tools |= {"rag_tool": RAGTool(knowledge=kb), "encoder": kb.encoder}
     elif recalls is not None or not plain or config.strategy not in ("jaccard", "bm25"):
         tools["encoder"] = open_encoder(model)
     if recalls is not None:

@@ -9,14 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ctx_vector.adapters.openai import DEFAULT_URL
-from ctx_vector.cli.common import DEFAULT_KB, UsageError, note, open_encoder, open_kb, out, print_json, used_kb
+from ctx_vector.cli.common import (
+    DEFAULT_KB,
+    UsageError,
+    note,
+    open_audit,
+    open_encoder,
+    open_kb,
+    out,
+    print_json,
+    used_kb,
+)
 from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
-from ctx_vector.cli.options import guarded
+from ctx_vector.cli.options import Audit, NoAudit, guarded
 from ctx_vector.cli.text import BOLD, plain, style
 from ctx_vector.errors import CtxVectorError
 
 if TYPE_CHECKING:
     from ctx_vector.agent import ContextAwareAgent
+    from ctx_vector.audit import AuditLog
     from ctx_vector.packets import BuiltContext
 
 _COMMANDS: Final = {
@@ -65,6 +76,8 @@ def chat(
     once: Annotated[
         str | None, typer.Option("--once", metavar="TEXT|@FILE", help="Ask this one question, and end.")
     ] = None,
+    audit: Audit = None,
+    no_audit: NoAudit = False,
     json: Annotated[bool, typer.Option("--json", help="With --once: print answer and sources as JSON.")] = False,
 ) -> None:
     """Talk to a language model that sees your documents and remembers.
@@ -86,7 +99,10 @@ def chat(
     with ExitStack() as stack:
         llm = OpenAIChat(base_url, model, api_key, timeout)
         stack.callback(llm.close)
-        agent = _agent(stack, llm, folder, memory, user, text_argument(system, "--system"), max_tokens)
+        log = open_audit(audit, no_audit, folder)
+        if log is not None:
+            stack.callback(log.close)
+        agent = _agent(stack, llm, folder, memory, user, text_argument(system, "--system"), max_tokens, log)
         if question is None:
             _talk(agent, f"{model} at {base_url}")
         elif json:
@@ -103,6 +119,7 @@ def _agent(
     user: str | None,
     system: str | None,
     max_tokens: int,
+    audit: AuditLog | None,
 ) -> ContextAwareAgent:
     from ctx_vector.agent import ContextAwareAgent
     from ctx_vector.config import ContextConfig
@@ -127,6 +144,7 @@ def _agent(
         rag_tool=RAGTool(knowledge=knowledge) if knowledge is not None else None,
         remember=kept is not None,
         encoder=encoder,
+        audit=audit,
     )
 
 

@@ -17,10 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from ctx_vector.errors import CtxVectorError
 
 if TYPE_CHECKING:
+    from ctx_vector.audit import AuditLog
     from ctx_vector.knowledge import KnowledgeBase
     from ctx_vector.stages import Encoder
 
 DEFAULT_KB: Final = "kb"
+AUDIT_FILE: Final = "audit.sqlite3"
+AUDIT_SIZE: Final = "1GB"  # what commands keep of their builds
 INTERRUPTED: Final = 130
 
 _log = logging.getLogger("ctx_vector")
@@ -192,6 +195,40 @@ def explain_os_error(error: OSError) -> str:
         errno.ENOTDIR: "give a folder",
     }.get(error.errno or 0)
     return f"{where}{what}" + (f"; {todo}" if todo else "")
+
+
+# -- the audit ------------------------------------------------------------------------------------------------------
+
+
+def audit_file(given: str | None, kb: str | None) -> Path:
+    """Return the file of the audit: the one given, else that of the knowledge base, else in the platform's data folder.
+
+    Without a folder the default one is meant, if it is there. A knowledge base that cannot be written has none.
+    """
+    if given is not None:
+        return Path(given)
+    if kb is None and os.path.exists(os.path.join(DEFAULT_KB, "ctx.sqlite3")):
+        kb = DEFAULT_KB
+    return _own_audit(kb)
+
+
+def _own_audit(kb: str | None) -> Path:
+    if kb is not None and os.access(kb, os.W_OK):
+        return Path(kb) / AUDIT_FILE
+    from platformdirs import user_data_path
+
+    return Path(user_data_path("ctx_vector")) / AUDIT_FILE
+
+
+def open_audit(given: str | None, no_audit: bool, kb: str | None) -> AuditLog | None:
+    """Return the audit of what a command builds, from the knowledge base it uses; None with `no_audit`."""
+    if no_audit:
+        if given is not None:
+            raise UsageError("--audit and --no-audit: choose one")
+        return None
+    from ctx_vector.audit import AuditLog
+
+    return AuditLog(_own_audit(kb) if given is None else Path(given), max_size=AUDIT_SIZE)
 
 
 # -- the library ----------------------------------------------------------------------------------------------------

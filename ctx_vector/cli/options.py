@@ -20,6 +20,15 @@ Model = Annotated[
         help="Encoder: a known model, a folder, or owner/name. Default: the one that the knowledge base was made with.",
     ),
 ]
+Audit = Annotated[
+    str | None,
+    typer.Option(
+        "--audit",
+        metavar="FILE",
+        help="File of the audit. Default: audit.sqlite3 in the knowledge base, else in the platform's data folder.",
+    ),
+]
+NoAudit = Annotated[bool, typer.Option("--no-audit", help="Do not record what is built.")]
 
 HELP_ALSO = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 

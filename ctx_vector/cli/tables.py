@@ -19,11 +19,13 @@ def show_table(
     styles: Mapping[str, str] | None = None,
     folding: Sequence[str] = (),
     stretch: str = "",
+    keep_start: bool = False,
 ) -> None:
     """Print rows of text. A name that begins with ``>`` is right-aligned; columns in `folding` may take several lines.
 
     `styles` gives a cell with exactly this text a Rich style. The lines of the column `stretch` are cut to the room
-    that the others leave, the first one at its start; columns that do not fold keep their width while there is room.
+    that the others leave, the first one at its start unless `keep_start`; columns that do not fold keep their width
+    while there is room.
     """
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -41,7 +43,7 @@ def show_table(
         )
     cells = [[plain(cell) for cell in row] for row in rows]
     if stretch:
-        _cut_column(names, cells, list(names).index(stretch))
+        _cut_column(names, cells, list(names).index(stretch), keep_start=keep_start)
     for row in cells:
         table.add_row(*(Text(cell, style=(styles or {}).get(cell, "")) for cell in row))
     console = Console(
@@ -53,7 +55,7 @@ def show_table(
     sys.stdout.write("\n".join(lines).strip("\n") + "\n")
 
 
-def _cut_column(names: Sequence[str], cells: list[list[str]], at: int) -> None:
+def _cut_column(names: Sequence[str], cells: list[list[str]], at: int, *, keep_start: bool) -> None:
     widest = [
         max(
             width(line)
@@ -65,4 +67,6 @@ def _cut_column(names: Sequence[str], cells: list[list[str]], at: int) -> None:
     room = max(_LEAST, columns(WIDTH) - sum(widest) + widest[at] - 2 * len(names) - 2)
     for row in cells:
         first, *rest = row[at].split("\n")
-        row[at] = "\n".join([cut_start(first, room), *(cut(line, room) for line in rest)])
+        row[at] = "\n".join(
+            [cut(first, room) if keep_start else cut_start(first, room), *(cut(line, room) for line in rest)]
+        )
