@@ -384,13 +384,14 @@ class ContextBuilder:
         if max_tokens is None and self.budget_policy is not None:
             max_tokens = self.budget_policy(request)
         if max_tokens is not None:
-            if layers is not None:  # of several limits the least
-                max_tokens = min(max_tokens, config.max_tokens)
-            config = config.with_(max_tokens=max_tokens)
+            asked = config.with_(max_tokens=max_tokens)
+            if layers is None or asked.max_tokens < config.max_tokens:  # of several limits of layers the least
+                config = asked
         if self.share_policy is not None and layers is not None:
             weights = layers.shares.to_dict()
             buffer = weights.pop("buffer")
             shares = follow(self.share_policy, request, weights)
+            shares = {name: min(1.0, share) for name, share in shares.items()}
             layers = replace(layers, shares=LayerShares.from_mapping({**shares, "buffer": buffer}))
         elif self.share_policy is not None and any(config.budgets.values()):
             given = {part: float(tokens) for part, tokens in config.budgets.items() if tokens}

@@ -107,7 +107,11 @@ def fill(
         layered = LayerFiller(filler, placer, rest, layers)
         warnings += layered.fill()
         allocation = layered.allocation
-    elif any(limit is not None for part, limit in config.budgets.items() if part not in ("history", "images")):
+    elif any(
+        limit is not None
+        for part, limit in config.budgets.items()
+        if part not in ("history", "images") or (part == "history" and any(row.part == part for row in rest))
+    ):
         warnings += PartFiller(filler, placer, rest).fill()
     else:
         warnings += _fill_whole(filler, placer, rest)

@@ -15,11 +15,12 @@ Quotas bound what the items take, with their labels and joiners; the title of a 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.layout import CONTEXT, EVIDENCE, ROLE
+from ctx_vector.layout import CONTEXT, EVIDENCE, ROLE, Piece
 from ctx_vector.sources import LAYERS, LayerShares, SourceConfig
 from ctx_vector.tool_rows import put_tools
 
@@ -177,17 +178,28 @@ def allocate(wanted: Mapping[str, Mapping[str, int]], layers: Layers, total: int
     }
     caps = _flow(_sums(plain, shares, names), share, pool)
     found: dict[str, SourceCap] = {}
+    owners: dict[str, set[str]] = {}
     for layer, sources in wanted.items():
         for name, want in sources.items():
             own, cap = limits.get(name, Limits()), caps[shares.owner(layer)]
             high = min(int(own.max_share * cap), own.max_tokens or cap)
             low = min(int(own.min_share * cap), high, want)
-            found[name] = SourceCap(layer, want, low, high, "keep" if want <= high else own.degrade)
+            caught = SourceCap(layer, want, low, high, "keep" if want <= high else own.degrade)
+            once = shares.owner(layer) in owners.setdefault(name, set())
+            found[name] = _both(found[name], caught, once=once) if name in found else caught
+            owners[name].add(shares.owner(layer))
             if own.max_share < 1:
                 plain[layer][name] = min(want, high)
     wants = _sums(plain, shares, names)
     caps = _flow(wants, share, pool)  # anew, with what the sources may take of it
     return Allocation(total, {name: LayerCap(share[name], wants[name], caps[name]) for name in names}, found)
+
+
+def _both(first: SourceCap, other: SourceCap, *, once: bool) -> SourceCap:
+    """Return the caps of a source that stands in two layers; `once`: they draw on one share."""
+    action = first.action if first.action != "keep" else other.action
+    most = first.most + (0 if once else other.most)
+    return SourceCap(first.layer, first.wanted + other.wanted, first.least + other.least, most, action)
 
 
 def _sums(wanted: Mapping[str, Mapping[str, int]], shares: LayerShares, names: Sequence[str]) -> dict[str, int]:
@@ -232,6 +244,8 @@ class LayerFiller:
         self.rows: dict[str, list[Ranked]] = {}
         for row in rows:
             self.rows.setdefault(self._owner(row), []).append(row)
+        self._costs: dict[int, int] = {}  # by row
+        self._taken: dict[str, int] = {}  # tokens by source, with what joins its rows
         self.allocation = allocate(self._wanted(rows), layers, self._total())
 
     def fill(self) -> list[str]:
@@ -244,10 +258,13 @@ class LayerFiller:
         for layer in _ORDER:
             self._fill_layer(layer, self.allocation.layers[layer].cap if layer in self.allocation.layers else 0)
         for layer in reversed(_ORDER):  # dynamic first: what whole items left over
-            left = self._pool() - sum(self._used(name) for name in self.allocation.layers)
-            again = [row for row in self.rows.get(layer, ()) if row.piece is None and row.reason == "quota"]
-            if left > 0 and again:
+            tools = [row for row in self.rows.get(layer, ()) if row.candidate.tool is not None]
+            if any(row.piece is None for row in tools) and (left := self._left()) > 0:
+                put_tools(self.filler, tools, left + self.filler.layout.block(ROLE, "tools"))
+            again = [row for row in self.rows.get(layer, ()) if row.reason == "quota" and row.candidate.tool is None]
+            if again and (left := self._left()) > 0:
                 self._again(layer, again, left)
+        self._settle()
         return warnings
 
     # -- what there is ------------------------------------------------------------------------------------------------
@@ -269,20 +286,30 @@ class LayerFiller:
     def _pool(self) -> int:
         return int(self.allocation.total * (1 - self.layers.shares.buffer))
 
+    def _left(self) -> int:
+        """Return what no layer has taken of the pool."""
+        return self._pool() - sum(self._used(name) for name in self.allocation.layers)
+
     def _wanted(self, rows: Sequence[Ranked]) -> dict[str, dict[str, int]]:
         """Return what each source wants, by layer; the system layer is in already."""
         wanted: dict[str, dict[str, int]] = {"system": {"system": self.filler.layout.block(ROLE, "items")}}
-        most = self.filler.config.max_tokens
         for row in rows:
-            cost = most if len(row.body) > most * 128 else self._cost(row)
             layer = wanted.setdefault(layer_of(row.section, row.group), {})
-            layer[row.candidate.source] = layer.get(row.candidate.source, self._title(row)) + cost
+            layer[row.candidate.source] = layer.get(row.candidate.source, self._title(row)) + self._cost(row)
         if self.placer.history.order:
             wanted.setdefault("dynamic", {})["history"] = self.placer.wanted()
         return wanted
 
     def _cost(self, row: Ranked) -> int:
-        piece = self.filler.piece(row)
+        """Return the tokens of a whole row, with what joins it; of one that is far too long no more than the limit."""
+        cost = self._costs.get(id(row))
+        if cost is None:
+            most = self.filler.config.max_tokens
+            cost = most if len(row.body) > most * 128 else self._size(row, self.filler.piece(row))
+            self._costs[id(row)] = cost
+        return cost
+
+    def _size(self, row: Ranked, piece: Piece) -> int:
         joiner = self.filler.layout.joiner(row.section, row.group, piece)
         return max(piece.tokens, piece.message_tokens) + joiner
 
@@ -293,14 +320,21 @@ class LayerFiller:
         layout, owner = self.filler.layout, self.layers.shares.owner
         return sum(layout.block(*slot) for slot in layout.groups() if owner(layer_of(*slot)) == layer)
 
-    def _taken(self, source: str, rows: Iterable[Ranked]) -> int:
-        """Return the tokens that a source's kept rows take, with what joins them."""
-        joiner = self.filler.layout.joiner
-        return sum(
-            max(row.piece.tokens, row.piece.message_tokens) + joiner(row.section, row.group, row.piece)
-            for row in rows
-            if row.piece is not None and row.candidate.source == source
-        )
+    def _held(self, row: Ranked) -> int:
+        """Return the tokens that the rows of a row's source take already."""
+        return self._taken.get(row.candidate.source, 0)
+
+    def _hold(self, row: Ranked, piece: Piece) -> None:
+        self._taken[row.candidate.source] = self._held(row) + self._size(row, piece)
+
+    def _settle(self) -> None:
+        """Raise the most of a source without limits of its own by what it got of what whole items left over."""
+        given, taken = self.allocation, dict.fromkeys(self.allocation.sources, 0)
+        for row in itertools.chain.from_iterable(self.rows.values()):
+            if row.piece is not None:
+                taken[row.candidate.source] += self._size(row, row.piece)
+        sources = {name: replace(cap, most=max(cap.most, taken[name])) for name, cap in given.sources.items()}
+        self.allocation = Allocation(given.total, given.layers, sources)
 
     def _check_system(self) -> list[str]:
         system = self.allocation.layers["system"]
@@ -320,19 +354,19 @@ class LayerFiller:
             rest.sort(key=lambda row: (row.candidate.standing[1], row.candidate.rank))
         with self.filler.within(lambda: cap - self._used(layer)):
             for row in rest:  # what is set aside for each source comes first
-                if self._least(row) > self._taken(row.candidate.source, rest):
-                    self._put(row, rest, self._least(row))
+                if self._least(row) > self._held(row):
+                    self._put(row, self._least(row))
             open_ = [row for row in rest if row.piece is None]
             for source in dict.fromkeys(row.candidate.source for row in open_) if layer != "dynamic" else (None,):
-                self._fill_rows([row for row in open_ if source is None or row.candidate.source == source], rest, layer)
+                self._fill_rows([row for row in open_ if source is None or row.candidate.source == source], layer)
 
-    def _fill_rows(self, rows: Sequence[Ranked], all_rows: Sequence[Ranked], layer: str) -> None:
+    def _fill_rows(self, rows: Sequence[Ranked], layer: str) -> None:
         """Take rows in order while their source and layer have room; then shorten the first of each source that had
         none, once, as the source says.
         """
         left: list[Ranked] = []
         for row in rows:
-            if (left and self.filler.config.fill == "stop") or not self._put(row, all_rows, self._most(row)):
+            if (left and self.filler.config.fill == "stop") or not self._put(row, self._most(row)):
                 if not row.reason:
                     row.drop("quota", f"over what {row.candidate.source} may take of layer {layer}")
                 left.append(row)
@@ -340,28 +374,30 @@ class LayerFiller:
         for row in left:
             if row.candidate.source not in seen:
                 seen.add(row.candidate.source)
-                self._shorten(row, all_rows)
+                self._shorten(row)
 
-    def _shorten(self, row: Ranked, rows: Sequence[Ranked]) -> None:
+    def _shorten(self, row: Ranked) -> None:
         degrade = self.layers.sources.get(row.candidate.source, Limits()).degrade
         if degrade == "drop":
             return
         row.reason, detail = "", row.detail
-        with self.filler.within(self._own_room(row, rows)):
+        with self.filler.within(self._own_room(row)):
             self.filler.shorten(row, summarise=degrade == "summarise")
         if row.piece is None and row.reason != "oversize":
             row.reason, row.detail = "quota", detail
         elif row.piece is not None:
             row.detail = ""
+            self._hold(row, row.piece)
 
-    def _put(self, row: Ranked, rows: Sequence[Ranked], most: int) -> bool:
-        if self._taken(row.candidate.source, rows) + self._cost(row) > most:
+    def _put(self, row: Ranked, most: int) -> bool:
+        if self._held(row) + self._cost(row) > most or not self.filler.keep_if_it_fits(row):
             return False
-        return self.filler.keep_if_it_fits(row)
+        self._taken[row.candidate.source] = self._held(row) + self._cost(row)
+        return True
 
-    def _own_room(self, row: Ranked, rows: Sequence[Ranked]) -> Callable[[], int]:
+    def _own_room(self, row: Ranked) -> Callable[[], int]:
         """Return what is left for a row of its own source, once it is in."""
-        owner, left = self._owner(row), self._most(row) - self._taken(row.candidate.source, rows)
+        owner, left = self._owner(row), self._most(row) - self._held(row)
         before = self._used(owner)
         return lambda: left - (self._used(owner) - before)
 
@@ -377,5 +413,7 @@ class LayerFiller:
 
     def _again(self, layer: str, rows: Sequence[Ranked], left: int) -> None:
         before = self._used(layer)
+        for row in rows:
+            row.reopen()
         with self.filler.within(lambda: left - (self._used(layer) - before)):
-            self._fill_rows(rows, self.rows[layer], layer)
+            self._fill_rows(rows, layer)

@@ -470,7 +470,8 @@ class Layout:
         """
         shares: dict[int, int] = {}
         for section in self._sections.values():
-            titles = {group.title for group in section.groups.values()} | {self.texts["intro"] + "\n"}
+            titles = {group.title for group in section.groups.values()}
+            titles |= {self.texts[name] + "\n" for name in ("intro", "closing")}
             pending = 0
             for text, tokens, piece in self._lines(section, chat=True):
                 if piece is None:

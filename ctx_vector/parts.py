@@ -33,7 +33,8 @@ class PartFiller:
         self.placer = placer
         self.rows: dict[str, list[Ranked]] = {part: [] for part in PARTS if part not in _NOT_ROWS}
         for row in rows:
-            self.rows[row.part].append(row)
+            # a packet that says what was spoken stands before the conversation, but is no turn of it
+            self.rows.setdefault(row.part, []).append(row)
         order = filler.config.shrink_order
         self.order = (*order, *(part for part in PARTS if part not in order and part != "system"))
 
@@ -78,11 +79,12 @@ class PartFiller:
     def _shrink(self, part: str) -> None:
         """Take from a part what the whole is too large by, down to the best item in 50 tokens."""
         filler, over = self.filler, -self.filler.room()
+        if part == "history" and over > 0:
+            self.placer.shrink(1)
+            over = -filler.room()
         if over <= 0:
             return
-        if part == "history":
-            self.placer.shrink(1)
-        elif part == "tools":
+        if part == "tools":
             put_tools(filler, self.rows[part], max(1, filler.held(part) - over))
         else:
             target = max(LEAST_ROOM, filler.held(part) - over)
@@ -104,7 +106,6 @@ class PartFiller:
         """Take out the best items of a part too, if the whole is still too large."""
         if part == "history":
             self.placer.shrink(0)
-            return
         for row in reversed([row for row in self.rows.get(part, ()) if row.piece]):
             if self.filler.room() >= 0:
                 break

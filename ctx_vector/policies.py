@@ -9,10 +9,12 @@ that it sums to no more than it did before.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from ctx_vector.errors import InputError
 from ctx_vector.stages import Request
 
 SharePolicy = Callable[[Request, Mapping[str, float]], Mapping[str, float]]
@@ -71,9 +73,25 @@ def by_request(request: Request, weights: Mapping[str, float]) -> dict[str, floa
 
 
 def follow(policy: SharePolicy, request: Request, weights: Mapping[str, float]) -> dict[str, float]:
-    """Return what a policy makes of the weights, none below 0, scaled to sum to what they did."""
-    found = {
-        name: max(0.0, float(policy(request, dict(weights)).get(name, weight))) for name, weight in weights.items()
-    }
+    """Return what a policy makes of the weights, none below 0, scaled to sum to what they did.
+
+    What a policy leaves out keeps its weight. Raises InputError for what is no mapping of finite numbers.
+    """
+    made = policy(request, dict(weights))
+    if not isinstance(made, Mapping):
+        raise InputError(f"share_policy: expected a mapping of parts to weights, got {made!r:.60}")
+    found = {name: _weight(name, made.get(name, weight)) for name, weight in weights.items()}
+    largest = max(found.values(), default=0.0)
+    found = {name: weight / largest for name, weight in found.items()} if largest > 0 else found
     total, now = sum(weights.values()), sum(found.values())
     return {name: weight * total / now for name, weight in found.items()} if now > 0 else dict(weights)
+
+
+def _weight(name: str, value: object) -> float:
+    try:
+        weight = float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        weight = math.nan
+    if not math.isfinite(weight):
+        raise InputError(f"share_policy: expected a number as the weight of {name}, got {value!r:.60}")
+    return max(0.0, weight)

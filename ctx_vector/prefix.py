@@ -12,14 +12,24 @@ import re
 from functools import lru_cache
 from typing import Final
 
-_DAY: Final = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{4}年\d{1,2}月\d{1,2}日)"
+_MONTH: Final = (
+    r"\b(?:Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?"
+    r"|Nov(?:ember)?|Dec(?:ember)?)(?![a-z])\.?"
+)
+_DAY_OF_MONTH: Final = rf"(?:{_MONTH} \d{{1,2}}(?!\d)|(?<!\d)\d{{1,2}} {_MONTH}(?![a-z])|(?<!\d)\d{{1,2}}月\d{{1,2}}日)"
+_DAY: Final = (
+    rf"(?:\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{4}}年\d{{1,2}}月\d{{1,2}}日"
+    rf"|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}|(?<!\d)\d{{1,2}} {_MONTH} \d{{4}})"
+)
+_CLOCK: Final = r"(?<!\d)\d{1,2}[:：]\d\d(?!\d)"
+_NOW: Final = r"(?:\b(?:today|now|current (?:date|time))\b|今天|今日|现在|当前(?:日期|时间))"
 _PATTERNS: Final = (
-    ("a time", re.compile(rf"{_DAY}[T ,]{{0,3}}\d{{1,2}}(?::\d\d|[时点])")),
+    ("a time", re.compile(rf"{_DAY}[T ,]{{0,3}}\d{{1,2}}(?::\d\d|[时点])", re.I)),
     (
         "today's date",
         re.compile(
-            rf"(?:\b(?:today|now|current (?:date|time))\b|今天|今日|现在|当前(?:日期|时间))[^\n]{{0,20}}?"
-            rf"(?:{_DAY}|\b\d{{1,2}}:\d\d\b)",
+            # a clock only right after it: "now open until 18:00" stays what it is
+            rf"{_NOW}(?:[^\n]{{0,20}}?(?:{_DAY}|{_DAY_OF_MONTH})|(?:\s|[:：=,，(（]|\bis\b|的?时间|是|为){{0,5}}{_CLOCK})",
             re.I,
         ),
     ),

@@ -107,6 +107,11 @@ class Ranked:
         message = self.candidate.message
         return message.role in TOOL_ROLES if message is not None else self.candidate.packet.type == TYPE_RESULT
 
+    def reopen(self) -> None:
+        """Take back that it was dropped, with what was said of it."""
+        self.reason, self.detail = "", ""
+        self.set_relevance(self.relevance, self.windows)
+
     def drop(self, reason: str, detail: str = "") -> None:
         """Set the fate: dropped."""
         self.action, self.reason = "dropped", reason

@@ -37,7 +37,7 @@ DEGRADES: Final = ("extract", "summarise", "drop")
 LOADER_KINDS: Final = ("yaml", "text", "kb", "memory", "session", "python")
 SHARED: Final = "shared"
 #: Names of what the caller of a build gives; a source cannot have them.
-RESERVED_NAMES: Final = ("custom", "documents", "history")
+RESERVED_NAMES: Final = ("custom", "documents", "history", "tools", "tool_results", "agent_outputs", "images")
 
 _DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(s|min|m|h|d|w)", re.I)
 _UNITS: Final = {"s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days", "w": "weeks"}

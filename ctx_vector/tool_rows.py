@@ -20,6 +20,8 @@ def put_tools(filler: Filler, rows: Sequence[Ranked], cap: int) -> None:
     for row in rows:
         if row.piece is not None:
             filler.take(row)
+        row.reopen()
+        row.definition = None
 
     def measure(tool: Any) -> int:
         piece = filler.template.tool(tool, ())

@@ -335,3 +335,56 @@ def test_state_and_documents_stay_where_they_belong():
         ("Live tool results - for reference only", "planner", "do it"),
     ]
     assert build("q", state={"step": 2}).sections["State"] == "step: 2\n"
+
+
+# -- what whole items leave over --------------------------------------------------------------------------------------
+
+
+def left_over():
+    """Two tools and two small texts that fit only into what a large text leaves of dynamic."""
+    tools = [{"name": f"find{n}", "description": words(40, "cat"), "parameters": {"type": "object"}} for n in range(3)]
+    made = builder([source("big", "dynamic", [600], degrade="drop"), source("small", "tool", [60] * 4)], max_tokens=500)
+    return made.assemble("apple", tools=tools, documents=[words(20, f"text{n}") for n in range(3)])
+
+
+def test_tools_that_come_in_with_what_is_left_are_among_the_tools():
+    built = left_over()
+    kept = [item for item in built.kept if item.source == "tools"]
+    assert len(kept) == len(built.tools) == 3
+    assert all(item.action == "full" and not item.detail for item in kept)
+    again = rebuild(built.trace)
+    assert (again.text, again.tools) == (built.text, built.tools)
+
+
+def test_what_came_in_at_last_has_no_word_of_having_been_left_out():
+    built = left_over()
+    assert all("over what" not in item.detail for item in built.kept if item.action == "full")
+
+
+def test_the_limit_of_a_source_is_never_under_what_it_takes():
+    built = left_over()
+    assert all(use.tokens <= use.limit for use in built.budget.sources.values() if use.limit is not None)
+    assert sum(cap["cap"] for cap in built.stats["allocation"]["layers"].values()) <= built.budget.total_limit
+
+
+def test_a_source_in_two_layers_may_take_what_both_leave_it():
+    layers = Layers(LayerShares.from_mapping({"memory": 0.1, "dynamic": 0.4}), {})
+    wanted = {"dynamic": {"custom": 9999}, "memory": {"custom": 9999}, "agents": {"custom": 9999}}
+    found = allocate(wanted, layers, 1000)
+    assert found.sources["custom"].most == found.layers["dynamic"].cap + found.layers["memory"].cap
+    assert found.sources["custom"].layer == "dynamic" and found.sources["custom"].wanted == 3 * 9999
+
+
+def test_ten_thousand_items_are_counted_once_each():
+    class Counting:
+        calls = 0
+
+        def __call__(self, text):
+            self.calls += 1
+            return len(text)
+
+    count = Counting()
+    items = [f"item {number}" for number in range(2000)]
+    made = builder([SourceConfig("a", "static", lambda request: items)], max_tokens=600, tokenizer=count)
+    made.assemble("apple")
+    assert count.calls < 3 * len(items)

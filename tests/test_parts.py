@@ -205,3 +205,11 @@ def test_agents_are_named_and_stand_after_the_evidence():
     built = build("q", custom_packets=packets)
     assert "[Evidence]\na page\n---\n[Agent: planner [Task]]\nfound it\n" in built.text
     assert re.search(r"^\[智能体: planner", build("问", custom_packets=packets).text, re.M)
+
+
+@pytest.mark.parametrize("limit", [40, 60, 90, 3000])
+def test_a_packet_of_what_was_spoken_is_filled_and_shrunk_as_history(limit):
+    spoken = [ContextPacket(words(30, mark), None, None, 0.9, {"type": "conversation_history"}) for mark in ("a", "b")]
+    built = build("apple", config={"max_tokens": limit, "budgets": {"history": 40}}, custom_packets=spoken)
+    check(built, limit)
+    assert used(built, "history") <= 40 and len(built.kept) == (limit >= 60)

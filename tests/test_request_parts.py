@@ -8,7 +8,7 @@ import zlib
 import pytest
 from pipeline_help import NOW, build, check, message_tokens, plain, tokens
 
-from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, Message
+from ctx_vector import ConfigError, ContextBuilder, ContextConfig, ContextPacket, Message
 from ctx_vector.builder import rebuild
 from ctx_vector.errors import InputError
 from ctx_vector.policies import by_complexity, by_request, follow
@@ -146,6 +146,14 @@ def test_a_result_in_the_history_is_cut_by_rows_too():
     assert 0 < len(json.loads(sent["content"])["rows"]) < 200
 
 
+def test_the_line_that_closes_numbered_evidence_belongs_to_no_item():
+    config = {"evidence_style": "numbered"}
+    numbered = build("q", config=config, documents=["a"], agent_outputs=["b"])
+    plain_ = build("q", documents=["a"], agent_outputs=["b"])
+    costs = [[item.tokens for item in made.kept if item.source == "agent_outputs"] for made in (numbered, plain_)]
+    assert costs[0] == costs[1]
+
+
 def test_agents_outputs_are_named():
     built = build("q", agent_outputs={"planner": "first, look"}, documents=["a page"])
     assert "[Evidence]\na page\n---\n[Agent: planner]\nfirst, look\n" in built.text
@@ -264,6 +272,37 @@ def test_weights_follow_the_request_and_keep_their_sum():
     assert layered.trace.given["layers"]["shares"]["dynamic"] > 0.5
 
 
+@pytest.mark.parametrize(
+    "made", [None, [], "dynamic", {"evidence": float("nan")}, {"evidence": "x"}, {"evidence": None}]
+)
+def test_weights_that_are_none_are_refused_by_name(made):
+    config = plain(budgets={"evidence": 300, "memory": 300})
+    with pytest.raises(InputError, match=r"share_policy: expected .*got"):
+        ContextBuilder(config=config, share_policy=lambda request, weights: made).assemble("q")
+
+
+def test_a_share_policy_is_asked_once_and_may_give_any_size_of_weight():
+    asked = []
+
+    def policy(request, weights):
+        asked.append(weights)
+        return dict.fromkeys(weights, 1e308)
+
+    config = plain(budgets={"evidence": 300, "memory": 100})
+    built = ContextBuilder(config=config, share_policy=policy).assemble("q")
+    assert built.trace.config.budgets == {"evidence": 200, "memory": 200} and len(asked) == 1
+
+
+@pytest.mark.parametrize("size", [0, -1, "300", 300.5, float("nan"), True])
+@pytest.mark.parametrize("shares", [None, {}])
+def test_a_size_that_is_none_is_refused_by_name(size, shares):
+    made = ContextBuilder(config=plain(), budget_ratio=shares, budget_policy=lambda request: size)
+    with pytest.raises(ConfigError, match="max_tokens: expected an integer"):
+        made.assemble("q")
+    with pytest.raises(ConfigError, match="max_tokens: expected an integer"):
+        ContextBuilder(config=plain(), budget_ratio=shares).assemble("q", max_tokens=size)
+
+
 # -- the stable prefix ------------------------------------------------------------------------------------------------
 
 
@@ -272,7 +311,9 @@ def test_weights_follow_the_request_and_keep_their_sum():
     [
         "Now: 2026-11-30 05:51", "It is 2026年11月30日 5点", "Today is 2026-11-30.", "今天是2026年11月30日",
         "current time 12:30", "id 123e4567-e89b-12d3-a456-426614174000", "session_id: abc", "会话ID：7",
-        "at 1764480000", "key 9f86d081884c7d659a2feaa0c55ad015",
+        "Today is January 8, 2025.", "Today is Wed, 8 January 2025", "Today is Jan 8", "今天是1月8日", "现在是14:05",
+        "当前时间：14：05", "The time is now 14:05", "January 8, 2025 12:30", "at 1764480000",
+        "key 9f86d081884c7d659a2feaa0c55ad015",
     ],
 )  # fmt: skip
 def test_what_changes_in_the_prefix_is_a_warning(text):
@@ -289,6 +330,11 @@ def test_what_changes_in_the_prefix_is_a_warning(text):
         "Call 4155550132",
         "RFC 9110, ISO 8601",
         "今天也要加油",
+        "Now open until 18:00",
+        "Policy of January 8, 2025",
+        "自2025年1月8日起执行",
+        "You may now call 10 tools",
+        "Now 3 marks are needed",
         "id card",
     ],
 )

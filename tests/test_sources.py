@@ -153,3 +153,9 @@ def test_shares_over_one_are_refused_and_others_are_not(cents):
         assert sum(LayerShares(**{name: cent / 100 for name, cent in values.items()}).to_dict().values()) <= 1 + 1e-9
     else:
         problems(lambda: LayerShares(**{name: cent / 100 for name, cent in values.items()}))
+
+
+@pytest.mark.parametrize("name", ["custom", "documents", "history", "tools", "tool_results", "agent_outputs", "images"])
+def test_names_of_what_the_caller_gives_are_taken(name):
+    with pytest.raises(ConfigError, match="expected another name"):
+        SourceConfig(name, "static", lambda request: [])
