@@ -51,7 +51,7 @@ def best_rows(
     min_score: float,
     allowed: Ids | None,
 ) -> Found:
-    """Return at least the best `limit` rows that reach `min_score`."""
+    """Return the best `limit` rows that reach `min_score`, and all that tie with the last of them."""
     if not len(view.ids):
         return Found(view.ids, np.empty((0, view.dim), np.float32), np.empty(0), np.empty(0))
     shares = {language: words.known.shares(words.query, language, view) for language in view.indexes}
@@ -78,7 +78,8 @@ def best_rows(
         width *= _MORE
     if words.strategy == "hybrid_rrf":
         scores = fuse_ranks(asked.relevance(excess, points[:, groups]), own, scores)
-    return Found(ids, vectors, scores, cosines).over(min_score)
+        least = float(np.partition(scores, -limit)[-limit]) if len(scores) >= limit else 0.0
+    return Found(ids, vectors, scores, cosines).over(max(least, min_score))
 
 
 def _named(

@@ -1,8 +1,8 @@
 """Keyword search: how much of what a query asks for, word by word, is in each text of a collection.
 
-Each text is a row of term keys (terms.py) and counts. The rows of one
-collection are postings in one sorted array of 64-bit numbers, ``key << 32 | row << 8 | count``: a term's postings are
-a slice, every statistic is of the rows that are there, and the scores do not depend on the order they came in.
+Each text is a row of term keys (terms.py) and counts. The rows of one collection are postings, sorted as 64-bit numbers
+``key << 32 | row << 8 | count``: a term's postings are a slice, every statistic is of the rows that are there, and the
+scores do not depend on the order they came in.
 
 `Keywords.shares` is BM25 (Robertson et al. 1994) as a share of the most a text could get::
 
@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -121,8 +121,11 @@ class Keywords:
         if count >= _MOST_ROWS:
             raise InputError(f"keywords: expected fewer than {_MOST_ROWS} texts in one language, got {count}")
         owners = np.repeat(np.arange(count, dtype=np.uint64), rows.sizes)
-        self._postings = (rows.keys.astype(np.uint64) << np.uint64(32)) | (owners << np.uint64(8)) | rows.counts
-        self._postings.sort()
+        postings = (rows.keys.astype(np.uint64) << np.uint64(32)) | (owners << np.uint64(8)) | rows.counts
+        postings.sort()
+        self._keys = (postings >> np.uint64(32)).astype(np.uint32)
+        self._rows = ((postings >> np.uint64(8)) & np.uint64(_MOST_ROWS - 1)).astype(np.int32)
+        self._counts = (postings & np.uint64(_MOST_COUNT)).astype(np.uint8)
         self._near = near
         lengths = np.bincount(owners.astype(np.int64), weights=rows.counts, minlength=count)
         if near is not None:
@@ -133,22 +136,17 @@ class Keywords:
     def __len__(self) -> int:
         return len(self._norms)
 
-    def _counts(self, key: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the rows that have a term, and how often."""
-        first, last = np.searchsorted(self._postings, np.array([key << 32, (key + 1) << 32], np.uint64))
-        found = self._postings[first:last]
-        rows, counts = ((found >> np.uint64(8)) & np.uint64(_MOST_ROWS - 1)).astype(np.int64), found & np.uint64(255)
-        own = counts.astype(np.float64)
-        if self._near is None or not len(rows):
-            return rows, own
+    def _with_neighbours(
+        self, rows: NDArray[np.int32], own: Counts, near: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the rows that have a term, or are lent it, and how often."""
         lent = np.zeros(len(self) + 1)
         lent[rows] = own
-        near = self._near[rows]
-        for column in near.T:  # the neighbours in one direction are different rows
+        for column in near[rows].T:  # the neighbours in one direction are different rows
             lent[column] += NEAR_SHARE * own
         lent[-1] = 0.0  # where -1 points
-        rows = np.flatnonzero(lent)
-        return rows, lent[rows]
+        held = np.flatnonzero(lent)
+        return held, lent[held]
 
     def shares(self, query: str, common: Mapping[int, float] | None = None) -> NDArray[np.float64]:
         """Return the share (n,) float64 in [0, 1) of each text; zeros when the query has no terms.
@@ -159,8 +157,14 @@ class Keywords:
             common = keyword_facts().common
         shares = np.zeros(len(self))
         most = 0.0
-        for key in sorted(set(term_keys(query))):
-            rows, counts = self._counts(key)
+        wanted = sorted(set(term_keys(query)))
+        places = np.array(wanted, np.uint32)
+        bounds = zip(np.searchsorted(self._keys, places), np.searchsorted(self._keys, places, "right"), strict=True)
+        for key, (first, last) in zip(wanted, bounds, strict=True):
+            rows: NDArray[Any] = self._rows[first:last]
+            counts: NDArray[Any] = self._counts[first:last]
+            if self._near is not None and last > first:
+                rows, counts = self._with_neighbours(rows, counts, self._near)
             rarity = idf(len(rows), len(self), common.get(key, 0.0))
             most += rarity
             shares[rows] += rarity * counts / (counts + self._norms[rows])
