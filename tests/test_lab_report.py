@@ -70,6 +70,19 @@ def test_every_comparison_is_in_the_table(report, page):
     assert [item.select_one(".small").text for item in page.select("ul.verdicts li")] == main
 
 
+def test_the_overview_has_every_difference_and_says_which_are_shown(report, page):
+    table = next(t for t in page.select("table.means") if "difference to" in t.select_one("th").text)
+    by_key = {(one.metric, one.arm): one for one in report.comparisons}
+    cells = [cell.text.strip().replace("\u2212", "-") for cell in table.select("tbody td")]
+    arms = [arm.name for arm in report.arms[1:]]
+    wanted = [by_key[metric, arm] for metric in dict.fromkeys(one.metric for one in report.comparisons) for arm in arms]
+    assert sorted(cells) == sorted(
+        f"{one.found.difference:+.3f}" if one.verdict == "no difference shown"
+        else f"{one.verdict} {one.found.difference:+.3f}"
+        for one in wanted
+    )  # fmt: skip
+
+
 def test_means_are_those_of_the_report_and_the_best_stand_out(report, page):
     rows = page.select("table.means")[0].select("tbody tr")
     assert len(rows) == len(report.metrics)

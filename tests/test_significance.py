@@ -13,7 +13,7 @@ from scipy import stats
 
 from ctx_vector.errors import InputError, OptionalDependencyError
 from ctx_vector.experiments import significance as sig
-from ctx_vector.experiments.significance import compare_all, holm, needed, paired, power, smallest_effect
+from ctx_vector.experiments.significance import compare_all, holm, needed, paired, power, resamples_for, smallest_effect
 
 RECALLS = np.array([0, 0.25, 1 / 3, 0.5, 2 / 3, 1])
 
@@ -251,6 +251,18 @@ def test_the_smallest_detectable_difference_counts_the_correction():
     assert alone.smallest == pytest.approx(smallest_effect(100) * np.std(a - b, ddof=1))
     assert among.smallest == pytest.approx(smallest_effect(100, 0.005) * np.std(a - b, ddof=1))
     assert f"{among.smallest:.3f} or more would be found 4 times in 5" in among.words
+
+
+def test_a_clear_difference_stands_among_many_comparisons():
+    """With 9,999 flips the smallest p is 0.0002, which times 400 is 0.08: more flips are made."""
+    rng = np.random.default_rng(26)
+    same = rng.choice(RECALLS, 40)
+    family = {("a", "b", f"m{n}"): (same, same, None) for n in range(399)}
+    family["a", "b", "clear"] = (np.linspace(0.5, 1, 40), np.zeros(40), None)
+    found = {one.metric: one for one in compare_all(family)}
+    assert found["clear"].verdict == "better"
+    assert resamples_for(400) == 32_000
+    assert resamples_for(10) == 9_999
 
 
 def test_less_is_better_where_it_is():

@@ -62,6 +62,7 @@ def render(report: Report, *, command: str = "", made_at: datetime | None = None
         "curves": {name: Markup(svg) for name, svg in _curves(report, arms).items()},
         "headline": [one for one in report.comparisons if one.metric == main],
         "comparisons": report.comparisons,
+        "matrix": _matrix(report),
         "differences": {
             arm: Markup(plots.differences(_difference(report, arm, main), number, f"difference in {_named(main)}"))
             for number, arm in enumerate(arms)
@@ -124,6 +125,16 @@ def _means_table(report: Report) -> list[dict[str, Any]]:
         best = max(known) if known and counted and max(known) > min(known) else None
         rows.append({"metric": metric, "values": values, "best": best, "whole": not counted})
     return rows
+
+
+def _matrix(report: Report) -> dict[str, dict[str, Any]]:
+    """Return {metric: {arm: comparison}}, metrics in the order of the table of means."""
+    found: dict[str, dict[str, Any]] = {}
+    for metric in report.metrics:
+        row = {one.arm: one for one in report.comparisons if one.metric == metric}
+        if row:
+            found[metric] = row
+    return found
 
 
 def _curves(report: Report, arms: Sequence[str]) -> Mapping[str, str]:

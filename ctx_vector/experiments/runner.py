@@ -31,7 +31,7 @@ from ctx_vector.experiments.corpus import KINDS
 from ctx_vector.experiments.dataset import Dataset
 from ctx_vector.experiments.metrics import SMALL_IS_BETTER
 from ctx_vector.experiments.result import ArmNote, DataNote, Report, shown
-from ctx_vector.experiments.significance import ALPHA, RESAMPLES, Comparison, compare_all
+from ctx_vector.experiments.significance import ALPHA, RESAMPLES, Comparison, compare_all, resamples_for
 
 if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
@@ -130,6 +130,7 @@ def run_experiment(
         made = _made(bench, base, seed, resamples, alpha, resample)
     comparing = time.perf_counter()
     comparisons = _compare(dataset, arms, recorder.values, tested, resample, seed, resamples, alpha, tell)
+    made["resamples"] = resamples_for(len(comparisons), resamples, alpha)
     ended = time.perf_counter()
     return Report(
         data=DataNote(

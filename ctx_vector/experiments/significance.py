@@ -323,6 +323,13 @@ def seed_of(seed: int, *names: str) -> int:
     return zlib.crc32("\0".join([str(seed), *names]).encode())
 
 
+def resamples_for(family: int, resamples: int = RESAMPLES, alpha: float = ALPHA) -> int:
+    """Return how many resamples a family of comparisons takes: the smallest p there can be is 2 / (resamples + 1), and
+    that times the family has to stay well under alpha.
+    """
+    return max(resamples, math.ceil(4 * family / alpha))
+
+
 def compare_all(
     named: Mapping[
         tuple[str, str, str], tuple[Sequence[float] | Floats, Sequence[float] | Floats, Sequence[str] | None]
@@ -335,8 +342,10 @@ def compare_all(
 ) -> list[Comparison]:
     """Compare a family: {(arm, against, metric): (values, baseline values, groups or None)}, corrected together.
 
-    `small_is_better` names metrics of which less is better.
+    `small_is_better` names metrics of which less is better. There are as many resamples as it takes for a clear
+    difference to stand the correction, if `resamples` are too few.
     """
+    resamples = resamples_for(len(named), resamples, alpha)
     found = {
         key: paired(a, b, groups=groups, seed=seed_of(seed, *key), resamples=resamples, alpha=alpha)
         for key, (a, b, groups) in named.items()
