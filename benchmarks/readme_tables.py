@@ -53,6 +53,20 @@ def benchmark_table(zh: bool) -> str:
     return head + "".join(f"| {row[1] if zh else row[0]} | {row[2]} |\n" for row in rows(results()))
 
 
+def lab_table(zh: bool) -> str:
+    """Return the table of ways of scoring on this project's own data sets."""
+    from table_rows import lab_rows
+
+    names = (
+        ("", "双语知识：证据 500 / 1,000 / 2,000", "对比首行（1,000）", "变化的事实：证据", "最新版本在前（1,000）")
+        if zh
+        else ("", "bilingual knowledge: evidence at 500 / 1,000 / 2,000", "against the first (1,000)",
+              "changing facts: evidence", "newest first (1,000)")
+    )  # fmt: skip
+    head = f"| {' | '.join(names)} |\n"
+    return head + "|---|---|---|---|---|\n" + "".join(f"{row}\n" for row in lab_rows(results(), zh))
+
+
 def main() -> int:
     check = "--check" in sys.argv
     stale = []
@@ -60,6 +74,7 @@ def main() -> int:
         path = ROOT / name
         old = path.read_text(encoding="utf-8")
         new = filled(old, "table", "benchmarks", benchmark_table(name.endswith("zh.md")))
+        new = filled(new, "table", "lab", lab_table(name.endswith("zh.md")))
         block = "quickstart_zh" if name.endswith("zh.md") else "quickstart"
         new = filled(new, "output", block, "````text\n" + run_quick_start(quick_start(old)) + "````\n")
         if new != old:

@@ -97,3 +97,28 @@ def rows(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
                 f"LoCoMo（五段对话）：500 / 1,000 / 2,000 token 的记忆上下文中的证据召回，{zh}",
                 figures,
             )
+
+
+_VERDICTS = {"better": "更好", "worse": "更差", "no difference shown": "未显示差异"}
+
+
+def lab_rows(results: dict[str, dict], zh: bool) -> Iterator[str]:
+    """Yield a row for each arm that ran on both data sets of this project; none when a result is missing."""
+    sets = results.get("ab", {}).get("sets", {})
+    known, facts = sets.get("bilingual_knowledge"), sets.get("changing_facts")
+    if not known or not facts:
+        return
+    for arm in known["strategies"]:
+        if arm not in facts["strategies"]:
+            continue
+        verdict = "–"
+        for one in known["comparisons"]:
+            if one["arm"] == arm and one["metric"] == "evidence_recall@1000":
+                word = _VERDICTS[one["verdict"]] if zh else one["verdict"]
+                verdict = f"{word} ({one['difference']:+.3f})"
+        figures = [
+            " / ".join(f"{found['strategies'][arm][f'evidence_recall@{size}']:.3f}" for size in (500, 1000, 2000))
+            for found in (known, facts)
+        ]
+        newest = facts["strategies"][arm]["freshness@1000"]
+        yield f"| `{arm}` | {figures[0]} | {verdict} | {figures[1]} | {newest:.3f} |"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 from lab_help import FACTS, write_beir
 
 from ctx_vector import ContextBuilder, ContextConfig, KnowledgeBase, MemoryTool, RAGTool
-from ctx_vector.errors import ConfigError, CtxVectorError, InputError
+from ctx_vector.errors import ConfigError, CtxVectorError, InputError, OptionalDependencyError
 from ctx_vector.experiments import Arm, base_config, read_dataset, run_experiment, strategies
 from ctx_vector.scoring import SCORERS
 
@@ -341,6 +342,12 @@ def test_a_failing_source_is_no_result(documents, encoder, cache, monkeypatch):
     monkeypatch.setattr(RAGTool, "candidates", broken)
     with pytest.raises(InputError, match=r"arm x: the source knowledge failed: OSError: the disk is gone"):
         run_experiment(documents, [Arm("x")], (40,), encoder=encoder, cache=cache)
+
+
+def test_without_the_extra_nothing_is_built_first(documents, monkeypatch):
+    monkeypatch.setitem(sys.modules, "scipy.stats", None)
+    with pytest.raises(OptionalDependencyError, match=r"pip install 'ctx_vector\[lab\]'"):
+        run_experiment(documents, strategies(["cosine", "jaccard"]), encoder=Counting(None))
 
 
 def test_the_files_of_a_run_are_gone_afterwards(documents, encoder, cache, tmp_path, monkeypatch):

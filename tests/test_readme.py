@@ -45,6 +45,7 @@ def test_the_figures_are_those_of_the_results(name):
     table = tables.benchmark_table(name.endswith("zh.md"))
     assert table.count("\n") > 5
     assert table in readme
+    assert tables.lab_table(name.endswith("zh.md")) in readme
 
 
 def test_the_example_is_the_quick_start():

@@ -31,7 +31,7 @@ from ctx_vector.experiments.corpus import KINDS
 from ctx_vector.experiments.dataset import Dataset
 from ctx_vector.experiments.metrics import SMALL_IS_BETTER
 from ctx_vector.experiments.result import ArmNote, DataNote, Report, shown
-from ctx_vector.experiments.significance import ALPHA, RESAMPLES, Comparison, compare_all, resamples_for
+from ctx_vector.experiments.significance import ALPHA, RESAMPLES, Comparison, compare_all, load_scipy, resamples_for
 
 if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
@@ -117,6 +117,8 @@ def run_experiment(
     configs = [arm.config(base) for arm in arms]
     for config in configs:
         ContextBuilder(config=config)  # refuses what is unknown or not built, before anything is encoded
+    if len(arms) > 1:
+        load_scipy()  # better missed now than after all the builds
     recorder = Recorder(dataset, [arm.name for arm in arms], sizes)
     tell = progress or (lambda what, done, total: None)
     began = time.perf_counter()
