@@ -1,11 +1,11 @@
 """Ways of scoring compared by the laboratory: the two data sets of this project, LoCoMo and XQuAD.
 
-    python benchmarks/ab.py [--limit N] [--cache DIR] [--pages DIR] [SET ...]
+    python benchmarks/ab.py [--limit N] [--whole] [--cache DIR] [--pages DIR] [SET ...]
 
 SETS below says which arms run on which data, and with which settings. The first arm is what the others are compared
 with. `--limit` asks at most N queries of each set. `--pages` writes each report as HTML too. XQuAD and LoCoMo are read
-from ../shared/datasets and left out where that is absent; XQuAD is sampled. Writes benchmarks/results/ab.json, into
-which sets that were not run are taken over.
+from ../shared/datasets and left out where that is absent; of both a sample of the queries is asked, unless `--whole`.
+Writes benchmarks/results/ab.json, into which sets that were not run are taken over.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class Set:
 SETS = {
     "bilingual_knowledge": Set((OWN / "bilingual_knowledge",), more=(RRF,)),
     "changing_facts": Set((OWN / "changing_facts",), more=(RRF, Arm("cosine, no recency", {"recency_weight": 0}))),
-    "locomo": Set(tuple(SHARED / f"locomo-{n}" for n in (26, 30, 41, 42, 43)), {"recency_weight": 0}),
-    "xquad-en": Set((SHARED / "xquad-en",), limit=200),
-    "xquad-zh": Set((SHARED / "xquad-zh",), limit=200),
-    "xquad-zh-en": Set((SHARED / "xquad-zh-en",), limit=200),
+    "locomo": Set(tuple(SHARED / f"locomo-{n}" for n in (26, 30, 41, 42, 43)), {"recency_weight": 0}, limit=300),
+    "xquad-en": Set((SHARED / "xquad-en",), limit=150),
+    "xquad-zh": Set((SHARED / "xquad-zh",), limit=150),
+    "xquad-zh-en": Set((SHARED / "xquad-zh-en",), limit=150),
 }
 
 
@@ -52,6 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="*", metavar="SET", help=", ".join(SETS))
     parser.add_argument("--limit", type=int)
+    parser.add_argument("--whole", action="store_true")
     parser.add_argument("--cache", type=Path)
     parser.add_argument("--pages", type=Path)
     options = parser.parse_args()
@@ -64,7 +65,7 @@ def main() -> None:
             print(f"{name}: not there")
             continue
         data = read_dataset(*chosen.folders, name=name)
-        limit = min(filter(None, (options.limit, chosen.limit)), default=None)
+        limit = min(filter(None, (options.limit, None if options.whole else chosen.limit)), default=None)
         if limit is not None:
             data = data.sample(limit)
         report = run_experiment(

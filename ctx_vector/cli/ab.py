@@ -23,7 +23,9 @@ _COMPARED: Final = ("metric", "arm", ">value", ">difference", ">95 % interval", 
 
 DatasetPaths = Annotated[
     list[str],
-    typer.Argument(metavar="DATASET...", help="A BEIR folder or a JSONL file of pairs; several: each by itself."),
+    typer.Argument(
+        metavar="DATASET...", help="A BEIR folder, a JSONL file of pairs, or an audit; several: each by itself."
+    ),
 ]
 Budgets = Annotated[
     str, typer.Option("--budgets", metavar="N,N", help="Tokens for candidates; fixed sections come on top.")
@@ -65,7 +67,9 @@ def ab(
     strategies: Annotated[
         str | None,
         typer.Option(
-            "--strategies", metavar="NAME,NAME", help="One arm each; the first is what others are compared to."
+            "--strategies",
+            metavar="NAME,NAME",
+            help="One arm each; others are compared with the first.  [default: all]",
         ),
     ] = None,
     arm: Annotated[
