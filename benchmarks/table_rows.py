@@ -103,22 +103,19 @@ _VERDICTS = {"better": "更好", "worse": "更差", "no difference shown": "未�
 
 
 def lab_rows(results: dict[str, dict], zh: bool) -> Iterator[str]:
-    """Yield a row for each arm that ran on both data sets of this project; none when a result is missing."""
+    """Yield a row for each arm that ran on this project's data sets; what was not measured is a dash."""
     sets = results.get("ab", {}).get("sets", {})
-    known, facts = sets.get("bilingual_knowledge"), sets.get("changing_facts")
-    if not known or not facts:
-        return
-    for arm in known["strategies"]:
-        if arm not in facts["strategies"]:
-            continue
+    known, facts = sets.get("bilingual_knowledge", {}), sets.get("changing_facts", {})
+    for arm in known.get("strategies", {}):
         verdict = "–"
         for one in known["comparisons"]:
             if one["arm"] == arm and one["metric"] == "evidence_recall@1000":
                 word = _VERDICTS[one["verdict"]] if zh else one["verdict"]
                 verdict = f"{word} ({one['difference']:+.3f})"
+        means = [found.get("strategies", {}).get(arm, {}) for found in (known, facts)]
         figures = [
-            " / ".join(f"{found['strategies'][arm][f'evidence_recall@{size}']:.3f}" for size in (500, 1000, 2000))
-            for found in (known, facts)
+            " / ".join(f"{found[f'evidence_recall@{size}']:.3f}" for size in (500, 1000, 2000)) if found else "–"
+            for found in means
         ]
-        newest = facts["strategies"][arm]["freshness@1000"]
-        yield f"| `{arm}` | {figures[0]} | {verdict} | {figures[1]} | {newest:.3f} |"
+        newest = f"{means[1]['freshness@1000']:.3f}" if means[1] else "–"
+        yield f"| `{arm}` | {figures[0]} | {verdict} | {figures[1]} | {newest} |"
