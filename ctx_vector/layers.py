@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.layout import CONTEXT, EVIDENCE, ROLE, Piece
+from ctx_vector.layout import CONTEXT, EVIDENCE, OUTPUT, ROLE, TASK, Piece
 from ctx_vector.sources import LAYERS, LayerShares, SourceConfig
 from ctx_vector.tool_rows import put_tools
 
@@ -246,6 +246,7 @@ class LayerFiller:
             self.rows.setdefault(self._owner(row), []).append(row)
         self._costs: dict[int, int] = {}  # by row
         self._taken: dict[str, int] = {}  # tokens by source, with what joins its rows
+        self._kept_back: set[str] = set()  # sources whose minimum nobody else may take
         self.allocation = allocate(self._wanted(rows), layers, self._total())
 
     def fill(self) -> list[str]:
@@ -318,7 +319,8 @@ class LayerFiller:
 
     def _used(self, layer: str) -> int:
         layout, owner = self.filler.layout, self.layers.shares.owner
-        return sum(layout.block(*slot) for slot in layout.groups() if owner(layer_of(*slot)) == layer)
+        slots = [slot for slot in layout.groups() if slot[0] not in (TASK, OUTPUT)]  # charged before the layers
+        return sum(layout.block(*slot) for slot in slots if owner(layer_of(*slot)) == layer)
 
     def _held(self, row: Ranked) -> int:
         """Return the tokens that the rows of a row's source take already."""
@@ -357,8 +359,10 @@ class LayerFiller:
                 if self._least(row) > self._held(row):
                     self._put(row, self._least(row))
             open_ = [row for row in rest if row.piece is None]
+            self._kept_back = {row.candidate.source for row in open_ if self._least(row) > self._held(row)}
             for source in dict.fromkeys(row.candidate.source for row in open_) if layer != "dynamic" else (None,):
                 self._fill_rows([row for row in open_ if source is None or row.candidate.source == source], layer)
+            self._kept_back = set()
 
     def _fill_rows(self, rows: Sequence[Ranked], layer: str) -> None:
         """Take rows in order while their source and layer have room; then shorten the first of each source that had
@@ -381,7 +385,7 @@ class LayerFiller:
         if degrade == "drop":
             return
         row.reason, detail = "", row.detail
-        with self.filler.within(self._own_room(row)):
+        with self.filler.within(self._own_room(row), *self._others(row)):
             self.filler.shorten(row, summarise=degrade == "summarise")
         if row.piece is None and row.reason != "oversize":
             row.reason, row.detail = "quota", detail
@@ -390,10 +394,22 @@ class LayerFiller:
             self._hold(row, row.piece)
 
     def _put(self, row: Ranked, most: int) -> bool:
-        if self._held(row) + self._cost(row) > most or not self.filler.keep_if_it_fits(row):
+        if self._held(row) + self._cost(row) > most:
             return False
+        with self.filler.within(*self._others(row)):
+            if not self.filler.keep_if_it_fits(row):
+                return False
         self._taken[row.candidate.source] = self._held(row) + self._cost(row)
         return True
+
+    def _others(self, row: Ranked) -> list[Callable[[], int]]:
+        """Return a bound that keeps back what is set aside for other sources and not theirs yet; none if nothing is."""
+        limits, own, owner = self.allocation.sources, row.candidate.source, self._owner(row)
+        aside = sum(max(0, limits[name].least - self._taken.get(name, 0)) for name in self._kept_back - {own})
+        if not aside:
+            return []
+        cap = self.allocation.layers[owner].cap
+        return [lambda: cap - self._used(owner) - aside]
 
     def _own_room(self, row: Ranked) -> Callable[[], int]:
         """Return what is left for a row of its own source, once it is in."""

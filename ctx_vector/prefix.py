@@ -17,6 +17,7 @@ _MONTH: Final = (
     r"|Nov(?:ember)?|Dec(?:ember)?)(?![a-z])\.?"
 )
 _DAY_OF_MONTH: Final = rf"(?:{_MONTH} \d{{1,2}}(?!\d)|(?<!\d)\d{{1,2}} {_MONTH}(?![a-z])|(?<!\d)\d{{1,2}}月\d{{1,2}}日)"
+_IN_NUMBERS: Final = r"(?<![\d./])\d{1,2}([./])\d{1,2}\1\d{4}(?!\d)"
 _DAY: Final = (
     rf"(?:\d{{4}}[-/.]\d{{1,2}}[-/.]\d{{1,2}}|\d{{4}}年\d{{1,2}}月\d{{1,2}}日"
     rf"|{_MONTH} \d{{1,2}}(?:st|nd|rd|th)?,? \d{{4}}|(?<!\d)\d{{1,2}} {_MONTH} \d{{4}})"
@@ -29,7 +30,7 @@ _PATTERNS: Final = (
         "today's date",
         re.compile(
             # a clock only right after it: "now open until 18:00" stays what it is
-            rf"{_NOW}(?:[^\n]{{0,20}}?(?:{_DAY}|{_DAY_OF_MONTH})|(?:\s|[:：=,，(（]|\bis\b|的?时间|是|为){{0,5}}{_CLOCK})",
+            rf"{_NOW}(?:[^\n]{{0,20}}?(?:{_DAY}|{_DAY_OF_MONTH}|{_IN_NUMBERS})|(?:\s|[:：=,，(（]|\bis\b|的?时间|是|为){{0,5}}{_CLOCK})",
             re.I,
         ),
     ),
@@ -40,7 +41,7 @@ _PATTERNS: Final = (
         "an id of a session or request",
         re.compile(
             r"(?:\b(?:session|request|trace|conversation)[ _-]?id\b|(?:会话|请求|追踪)\s?(?:id|编号|标识))"
-            r"\s*[:：=]\s*\S",
+            r"\s*[:：=]\s*(?!(?:str|string|int|integer|uuid|none|null|optional)\b|[%{<])\S",  # not what kind it is
             re.I,
         ),
     ),

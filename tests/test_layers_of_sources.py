@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pipeline_help import STEADY, build, check, tokens
+from pipeline_help import STEADY, HashEncoder, build, check, tokens
 
 from ctx_vector import ConfigError, ContextBuilder, ContextConfig, Message, SourceConfig
 from ctx_vector.builder import rebuild
@@ -365,6 +365,41 @@ def test_the_limit_of_a_source_is_never_under_what_it_takes():
     built = left_over()
     assert all(use.tokens <= use.limit for use in built.budget.sources.values() if use.limit is not None)
     assert sum(cap["cap"] for cap in built.stats["allocation"]["layers"].values()) <= built.budget.total_limit
+
+
+@pytest.mark.parametrize("tokenizer", ["cl100k_base", "estimate"])
+@pytest.mark.parametrize("style", ["single", "split"])
+def test_query_and_images_are_charged_once_and_not_to_dynamic_again(tokenizer, style):
+    texts = [f"text {number} " + "cat " * 20 for number in range(300)]
+    picture = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    made = builder(
+        [SourceConfig("k", "dynamic", lambda request: list(texts))],
+        max_tokens=4000,
+        tokenizer=tokenizer,
+        messages_style=style,
+    )
+    built = made.assemble("apple " * 600, images=[picture])
+    assert any(item.source == "images" for item in built.kept)
+    assert 0.9 * 4000 < built.budget.total_used <= 4000
+    assert built.text == rebuild(built.trace).text
+
+
+@pytest.mark.parametrize("layer", ["static", "dynamic"])
+@pytest.mark.parametrize("size", [100, 300, 900])
+def test_a_minimum_is_set_aside_for_an_item_of_any_size(layer, size):
+    text = " ".join(f"The dog number {number} sat." for number in range(size // 6))
+    plenty = source("plenty", layer, [20] * 80, priority=0)
+    late = SourceConfig("late", layer, lambda request: [text], min_share=0.5, priority=1, degrade="summarise")
+    made = ContextBuilder(
+        sources=[plenty, late],
+        budget_ratio={},
+        config=ContextConfig(strategy="jaccard", min_relevance=0, max_tokens=1000),
+        encoder=HashEncoder(),
+    )
+    built = made.assemble("cat")
+    least = built.stats["allocation"]["sources"]["late"]["least"]
+    assert built.budget.sources["late"].tokens >= 0.8 * min(least, tokens(text))
+    assert 0.85 * 1000 < built.budget.total_used <= 1000
 
 
 def test_a_source_in_two_layers_may_take_what_both_leave_it():

@@ -311,7 +311,8 @@ def test_a_size_that_is_none_is_refused_by_name(size, shares):
     [
         "Now: 2026-11-30 05:51", "It is 2026年11月30日 5点", "Today is 2026-11-30.", "今天是2026年11月30日",
         "current time 12:30", "id 123e4567-e89b-12d3-a456-426614174000", "session_id: abc", "会话ID：7",
-        "Today is January 8, 2025.", "Today is Wed, 8 January 2025", "Today is Jan 8", "今天是1月8日", "现在是14:05",
+        "Current date: 01/08/2025", "Today is 08.01.2025", "Today is January 8, 2025.",
+        "Today is Wed, 8 January 2025", "Today is Jan 8", "今天是1月8日", "现在是14:05",
         "当前时间：14：05", "The time is now 14:05", "January 8, 2025 12:30", "at 1764480000",
         "key 9f86d081884c7d659a2feaa0c55ad015",
     ],
@@ -330,6 +331,8 @@ def test_what_changes_in_the_prefix_is_a_warning(text):
         "Call 4155550132",
         "RFC 9110, ISO 8601",
         "今天也要加油",
+        "def find(session_id: str)",
+        "trace_id=%s",
         "Now open until 18:00",
         "Policy of January 8, 2025",
         "自2025年1月8日起执行",
