@@ -525,8 +525,9 @@ def regather(trace: Trace, builder: ContextBuilder) -> BuiltContext:
     What the caller gave and the conversation are those of the trace, and so is `now`. Nothing is recorded.
     """
     started = time.perf_counter()
-    config = builder.config.with_(max_tokens=trace.config.max_tokens)
     request = make_request(builder.config, trace.query, trace.now, trace.session_id)
+    config, layers = builder._sized(request, trace.config.max_tokens)
+    config = config.with_(max_tokens=trace.config.max_tokens)
     asked = builder._sources(trace.query)
     given: dict[str, list[Any]] = {name: [] for name in trace.sources if name not in (*trace.asked, "history")}
     for item in trace.gathered.candidates:
@@ -536,7 +537,7 @@ def regather(trace: Trace, builder: ContextBuilder) -> BuiltContext:
     history = trace.history()
     gathered = gather((*specs, *asked, history.spec()), request)
     again = trace.anew(config, (*given, *(spec.name for spec in asked), "history"), gathered, builder.model_max_tokens)
-    if (layers := builder._shared.layers) is not None:
+    if layers is not None:
         again.given = {**again.given, "layers": layers.to_dict()}
     template = Template(config, builder.counter, trace.query, trace.roles, layers.titles if layers else None)
     return builder._compose(again, history, template, started, quiet=True)

@@ -119,12 +119,15 @@ def check_section_name(name: Any) -> str:
 def title_line(title: str) -> str:
     """Return the title of a layer as its line: in square brackets, whatever was given.
 
-    Raises InputError for one that equals the header of a fixed section.
+    Raises InputError for one that equals the header of a fixed section, or would be read as a label.
     """
     shown = single_line(title)
     shown = shown[1:-1].strip() if shown.startswith("[") and shown.endswith("]") else shown
-    if unicodedata.normalize("NFKC", shown).casefold() in {fixed.casefold() for fixed in FIXED_SECTIONS}:
+    taken = {*FIXED_SECTIONS, *(texts["tools"][1:-1] for texts in TEXTS.values())}
+    if unicodedata.normalize("NFKC", shown).casefold() in {name.casefold() for name in taken}:
         raise InputError(f"title: {title!r} is the name of a fixed section; choose another")
+    if _NUMBERED_LABEL.fullmatch(f"[{shown}]"):
+        raise InputError(f"title: {title!r} is how numbered evidence is labelled; choose another")
     return f"[{shown}]"
 
 

@@ -423,3 +423,10 @@ def test_ten_thousand_items_are_counted_once_each():
     made = builder([SourceConfig("a", "static", lambda request: items)], max_tokens=600, tokenizer=count)
     made.assemble("apple")
     assert count.calls < 3 * len(items)
+
+
+@pytest.mark.parametrize("title", ["Tools", "[可用工具]", "[Source 1]", "资料2"])
+def test_a_title_that_would_be_read_as_a_label_is_refused(title):
+    made = builder([SourceConfig("a", "static", lambda request: ["x"], title=title)])
+    with pytest.raises(InputError, match="choose another"):
+        made.assemble("q")

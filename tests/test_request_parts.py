@@ -9,7 +9,7 @@ import pytest
 from pipeline_help import NOW, build, check, message_tokens, plain, tokens
 
 from ctx_vector import ConfigError, ContextBuilder, ContextConfig, ContextPacket, Message
-from ctx_vector.builder import rebuild
+from ctx_vector.builder import rebuild, regather
 from ctx_vector.errors import InputError
 from ctx_vector.policies import by_complexity, by_request, follow
 from ctx_vector.prefix import volatile
@@ -291,6 +291,21 @@ def test_a_share_policy_is_asked_once_and_may_give_any_size_of_weight():
     config = plain(budgets={"evidence": 300, "memory": 100})
     built = ContextBuilder(config=config, share_policy=policy).assemble("q")
     assert built.trace.config.budgets == {"evidence": 200, "memory": 200} and len(asked) == 1
+
+
+@pytest.mark.parametrize("shares", [None, {"memory": 0.1, "dynamic": 0.3}])
+def test_a_build_gathered_again_follows_its_policies_again(shares):
+    config = plain(max_tokens=700) if shares else plain(budgets={"evidence": 300, "memory": 300})
+    made = ContextBuilder(config=config, budget_ratio=shares, share_policy=by_request)
+    texts = [
+        ContextPacket(f"{n} cat " * 9, None, None, 0.5, {"type": kind})
+        for kind in ("memory", "knowledge")
+        for n in range(40)
+    ]
+    built = made.assemble("look up the source", custom_packets=texts, now=NOW)
+    again = regather(built.trace, made)
+    assert again.text == built.text
+    assert again.trace.given.get("layers") == built.trace.given.get("layers")
 
 
 @pytest.mark.parametrize("size", [0, -1, "300", 300.5, float("nan"), True])
