@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,7 +36,8 @@ def inspect(
     host: Annotated[str, typer.Option("--host", metavar="ADDRESS", help="Where to listen.")] = "127.0.0.1",
     port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes a free one.")] = 8766,
     token: Annotated[
-        str | None, typer.Option("--token", metavar="TEXT", help="At least 16 characters; a random one by default.")
+        str | None,
+        typer.Option("--token", metavar="TEXT|@FILE", help="At least 16 characters; a random one by default."),
     ] = None,
     model: Model = None,
     json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
@@ -49,6 +52,7 @@ def inspect(
     Ctrl-C stops it.
     """
     from ctx_vector.audit import AuditLog
+    from ctx_vector.cli.inputs import text_argument
     from ctx_vector.inspector import Stores, serve
     from ctx_vector.memory import Memory as UserMemory
 
@@ -64,13 +68,15 @@ def inspect(
         knowledge = stack.enter_context(open_kb(kb, model)) if (folder / "ctx.sqlite3").is_file() else None
         log = stack.enter_context(AuditLog(audit if audit is not None else folder / "audit.sqlite3"))
         memories: dict[str, Memory] = {}
+        lock = threading.Lock()
         place = memory_folder(memory)
         encoder: Any = knowledge.encoder if knowledge is not None else model
 
         def opened(name: str) -> Memory:
-            if name not in memories:
-                memories[name] = stack.enter_context(UserMemory(place, name, _encoder(encoder)))
-            return memories[name]
+            with lock:  # pages run in threads
+                if name not in memories:
+                    memories[name] = stack.enter_context(UserMemory(place, name, _encoder(encoder)))
+                return memories[name]
 
         there = (Path(place) / "memory.sqlite3").is_file()
         stores = Stores(
@@ -79,10 +85,15 @@ def inspect(
             memory=opened if there else None,
             users=(lambda: opened(user).users()) if there else None,
             reports=Path(reports) if reports is not None else None,
+            user=user,
         )
-        serve(
-            stores, host=host, port=port, token=token, ready=lambda url: print_json({"url": url}) if json else out(url)
-        )
+        secret = text_argument(token, "--token")
+
+        def ready(url: str) -> None:
+            print_json({"url": url}) if json else out(url)
+            sys.stdout.flush()  # whoever waits for the address may read from a pipe
+
+        serve(stores, host=host, port=port, token=secret.strip() if secret is not None else None, ready=ready)
 
 
 def _encoder(given: Any) -> Any:

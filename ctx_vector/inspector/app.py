@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ctx_vector.errors import InputError
+from ctx_vector.errors import CtxVectorError, InputError
 from ctx_vector.inspector.guard import Guard
 from ctx_vector.inspector.pages import Pages
 
@@ -27,13 +27,17 @@ _HERE: Final = Path(__file__).resolve().parent
 
 @dataclass(frozen=True, slots=True)
 class Stores:
-    """What there is to look at; each may be left out. `memory` opens the memories of a user by name."""
+    """What there is to look at; each may be left out.
+
+    `memory` opens the memories of a user by name, `users` lists those there are, `user` is the one shown first.
+    """
 
     audit: AuditLog | None = None
     knowledge: KnowledgeBase | None = None
     memory: Callable[[str], Memory] | None = None
     users: Callable[[], Sequence[str]] | None = None
     reports: Path | None = None
+    user: str = "default"
 
 
 def make_app(stores: Stores, token: str, hosts: Sequence[str]) -> Guard:
@@ -58,7 +62,7 @@ def make_app(stores: Stores, token: str, hosts: Sequence[str]) -> Guard:
         Route("/reports/{name}", pages.report, name="report"),
         Mount("/static", StaticFiles(directory=_HERE / "static"), name="static"),
     ]
-    app = Starlette(routes=routes, exception_handlers={404: pages.not_found, InputError: pages.wrong})
+    app = Starlette(routes=routes, exception_handlers={404: pages.not_found, CtxVectorError: pages.wrong})
     return Guard(app, token, hosts)
 
 

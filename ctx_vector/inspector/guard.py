@@ -18,7 +18,6 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-COOKIE: Final = "ctx_vector_inspector"
 METHODS: Final = ("GET", "HEAD", "POST")
 _POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -67,14 +66,19 @@ class Guard:
             rest = [(name, value) for name, value in request.query_params.multi_items() if name != "token"]
             path = request.url.path + ("?" + urlencode(rest) if rest else "")
             answer = RedirectResponse("/" + path.lstrip("/"), 303)  # so that the token stays in no history
-            answer.set_cookie(COOKIE, self.token, httponly=True, samesite="strict")
+            answer.set_cookie(_cookie(request), self.token, httponly=True, samesite="strict")
             return answer
-        if not self._right(request.cookies.get(COOKIE, "")):
+        if not self._right(request.cookies.get(_cookie(request), "")):
             return PlainTextResponse("open the address that `ctx-vector inspect` printed, with its token\n", 401)
         return None
 
     def _right(self, token: str) -> bool:
         return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
+
+
+def _cookie(request: Request) -> str:
+    """Return the name of our cookie: cookies know no ports, and two inspectors should not put each other out."""
+    return f"ctx_vector_inspector_{request.url.port or 80}"
 
 
 def _with_headers(send: Send) -> Send:

@@ -9,17 +9,19 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 import jinja2
+from markupsafe import Markup, escape
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
-from ctx_vector.errors import BudgetError, CtxVectorError, InputError
+from ctx_vector.errors import CtxVectorError, InputError
 from ctx_vector.inspector import views
 from ctx_vector.inspector.words import WORDS, language_of
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 _HERE: Final = Path(__file__).resolve().parent
 _PAGE: Final = 50
+_MOST: Final = 500  # documents, chunks or memories on a page before "show all"
 _KEPT_BUILDS: Final = 8
 _LONGEST_FORM: Final = 10_000  # bytes
 _LANGUAGE: Final = "ctx_vector_language"
@@ -48,7 +51,13 @@ class Pages:
             lstrip_blocks=True,
             undefined=jinja2.StrictUndefined,
         )
-        self._templates.filters["thousands"] = lambda value: f"{value:,}"
+        self._templates.filters |= {
+            "thousands": lambda value: f"{value:,}",
+            "visible": views.visible,
+            "preview": views.preview,
+            "moment": _moment,
+            "step": lambda value: "0.01" if round(value, 2) == value else "any",
+        }
         self._records: OrderedDict[str, BuildRecord] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -115,20 +124,25 @@ class Pages:
         packet = decision.packet.to_dict()
         metadata = json.dumps(packet["metadata"], ensure_ascii=False, indent=2)
         return self._page(
-            request, "item.html", "builds", row=row, packet=packet, decision=decision, metadata=metadata, id=record.id
-        )
+            request, "item.html", "builds", row=row, packet=packet, decision=decision, metadata=metadata, id=record.id,
+            asked=_asked(request), limit=views.FOLDED,
+        )  # fmt: skip
 
     def diff(self, request: Request) -> Response:
-        """Show what came, went and moved from one build to another."""
-        audit = self.stores.audit
-        if audit is None:
+        """Show what came, went and moved from build `a` to `b`, or between two `id`s, the older first."""
+        from ctx_vector.audit_compare import diff
+
+        if self.stores.audit is None:
             return self._page(request, "empty.html", "builds", message="no_audit")
-        a, b = self._record(request.query_params.get("a", "")), self._record(request.query_params.get("b", ""))
-        change = audit.diff(a.id, b.id)
-        return self._page(
-            request, "diff.html", "builds", a=views.head_of(a), b=views.head_of(b), change=change.to_dict(),
-            lines=change.lines(),
-        )  # fmt: skip
+        given, chosen = request.query_params, request.query_params.getlist("id")
+        ids = chosen if chosen else [given.get("a", ""), given.get("b", "")]
+        if len(ids) != 2 or not all(ids):
+            return self._page(request, "empty.html", "builds", message="choose_two", status=400)
+        a, b = (self._record(id) for id in ids)
+        if chosen and a.created_at > b.created_at:
+            a, b = b, a
+        change = views.changes_of(diff(a.built, b.built))
+        return self._page(request, "diff.html", "builds", a=views.head_of(a), b=views.head_of(b), change=change)
 
     def _record(self, id: str) -> BuildRecord:
         if self.stores.audit is None:
@@ -146,7 +160,7 @@ class Pages:
 
     def _with(
         self, record: BuildRecord, sliders: views.Sliders
-    ) -> tuple[BuiltContext, list[str] | None, CtxVectorError | None]:
+    ) -> tuple[BuiltContext, dict[str, Any] | None, CtxVectorError | None]:
         """Return the build with the sliders as they are set, what that changes (None: nothing was set), and why not."""
         from ctx_vector.audit_compare import diff
         from ctx_vector.audit_decode import restored_counter
@@ -160,28 +174,29 @@ class Pages:
             built = rebuild(trace, restored_counter(trace.facts), config=trace.config.with_(**changes))
         except CtxVectorError as error:
             return record.built, None, error
-        return built, diff(record.built, built).lines(), None
+        return built, views.changes_of(diff(record.built, built)), None
 
     def _shown(
         self,
         request: Request,
         record: BuildRecord,
         built: BuiltContext,
-        changes: list[str] | None,
+        changes: dict[str, Any] | None,
         error: CtxVectorError | None,
     ) -> dict[str, Any]:
-        words = WORDS[self._language(request)]
+        words, sections = WORDS[self._language(request)], views.sections_of(built)
         return {
             "id": record.id,
-            "sections": views.sections_of(built),
-            "bars": views.bars(built, words["free"]),
-            "candidates": views.candidates_of(built),
-            "messages": built.messages,
+            "sections": sections,
+            "bars": views.bars(built, sections, words["free"]),
+            "candidates": views.candidates_of(built, "all" in request.query_params),
+            "kept": len(built.kept),
+            "dropped": len(built.dropped),
+            "messages": views.messages_of(built),
             "budget": built.budget,
             "changes": changes,
             "error": error,
-            "smallest": error.needed if isinstance(error, BudgetError) else None,
-            "asked": request.url.query,
+            "asked": _asked(request),
         }
 
     def _previous(self, record: BuildRecord) -> str | None:
@@ -198,9 +213,10 @@ class Pages:
             return self._page(request, "empty.html", "knowledge", message="no_kb")
         query = (request.query_params.get("q") or "").strip()
         hits = kb.search(query, 10) if query and kb.version else []
+        documents = kb.documents()
         return self._page(
-            request, "knowledge.html", "knowledge", query=query, hits=hits, documents=kb.documents(),
-            versions=list(reversed(kb.versions())), active=kb.version,
+            request, "knowledge.html", "knowledge", query=query, hits=hits, documents=_some(request, documents),
+            count=len(documents), versions=list(reversed(kb.versions())), active=kb.version,
         )  # fmt: skip
 
     def document(self, request: Request) -> Response:
@@ -209,21 +225,23 @@ class Pages:
         chunks = kb.chunks(source) if kb is not None and kb.version else []
         if not chunks:
             return self.not_found(request, None)
-        return self._page(request, "document.html", "knowledge", source=source, chunks=chunks)
+        return self._page(
+            request, "document.html", "knowledge", source=source, count=len(chunks), chunks=_some(request, chunks)
+        )
 
     def memory(self, request: Request) -> Response:
         """List or search the memories of one user."""
         opened, given = self.stores.memory, request.query_params
         if opened is None:
             return self._page(request, "empty.html", "memory", message="no_memory")
-        user, query = given.get("user") or "default", (given.get("q") or "").strip()
-        memories = opened(user)
-        hits = memories.search(query, 50) if query else []
-        rows = [] if query else list(reversed(memories.all()))[:500]
-        users = list(self.stores.users()) if self.stores.users is not None else []
+        users, query = list(self.stores.users()) if self.stores.users else [], (given.get("q") or "").strip()
+        user = given.get("user") or (self.stores.user if self.stores.user in users or not users else users[0])
+        memories = opened(user) if user in users else None  # a name made up makes nothing
+        kept = list(reversed(memories.all())) if memories else []
         return self._page(
-            request, "memory.html", "memory", user=user, query=query, rows=rows, hits=hits, users=users,
-            deleted="deleted" in given,
+            request, "memory.html", "memory", user=user, query=query, rows=[] if query else _some(request, kept),
+            count=len(kept), hits=memories.search(query, 50) if memories and query else [],
+            users=users if user in users else [user, *users], deleted="deleted" in given,
         )  # fmt: skip
 
     async def delete_memory(self, request: Request) -> Response:
@@ -261,10 +279,11 @@ class Pages:
         return self._page(request, "empty.html", "", message="not_found", status=404)
 
     def wrong(self, request: Request, error: Exception) -> Response:
-        """Say what is wrong with a request."""
+        """Say what is wrong: with a request (404), or with a store (500)."""
+        status = 404 if isinstance(error, InputError) else 500
         if request.url.path.endswith("/what-if"):
-            return PlainTextResponse(str(error), 400)
-        return self._page(request, "empty.html", "", message="", detail=str(error), status=404)
+            return PlainTextResponse(str(error), status)
+        return self._page(request, "empty.html", "", message="", detail=str(error), status=status)
 
     @staticmethod
     def _language(request: Request) -> str:
@@ -275,12 +294,35 @@ class Pages:
         language = self._language(request)
         values.setdefault("detail", "")
         html = self._templates.get_template(template).render(
-            words=WORDS[language], lang=language, here=here, path=request.url.path, preview=views.PREVIEW, **values
-        )
+            words=WORDS[language], lang=language, here=here, path=request.url.path,
+            other_query=_query(request, lang=WORDS[language]["other"]), **values,
+        )  # fmt: skip
         answer = HTMLResponse(html, status)
         if request.query_params.get("lang") in WORDS:
             answer.set_cookie(_LANGUAGE, language, samesite="strict", max_age=31_536_000)
         return answer
+
+
+def _asked(request: Request) -> str:
+    """Return the part of a query that sets sliders."""
+    given = request.query_params
+    return urlencode({name: given[name] for name in views.SLIDERS if name in given})
+
+
+def _query(request: Request, **changes: str) -> str:
+    rest = [(name, value) for name, value in request.query_params.multi_items() if name not in changes]
+    return urlencode([*rest, *changes.items()])
+
+
+def _some(request: Request, rows: Sequence[Any]) -> Sequence[Any]:
+    return rows if "all" in request.query_params else rows[:_MOST]
+
+
+def _moment(text: str) -> Markup:
+    """Return an ISO 8601 time to the second; of midnight the day."""
+    shown = text[:19].replace("T", " ").removesuffix(" 00:00:00")
+    zone = " UTC" if text.endswith("+00:00") and len(shown) > 10 else ""
+    return Markup('<time datetime="{}">{}{}</time>').format(text, shown, zone) if text else escape("")
 
 
 async def _form(request: Request) -> dict[str, str]:

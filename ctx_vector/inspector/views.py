@@ -1,19 +1,37 @@
-"""What the pages show of a build, as plain data. Knows no HTTP and no HTML."""
+"""What the pages show of a build, as plain data. Knows no HTTP; of HTML, only how to escape.
+
+sections_of     the text of a context, whole: what stands between pieces, and the pieces with their candidates
+bars            where its tokens went
+candidates_of   a row for every candidate, or for the first of them
+changes_of      a BuildDiff in groups
+Sliders         what a reader may change of a build
+visible         a text as safe HTML in which nothing hides
+"""
 
 from __future__ import annotations
 
+import json
+import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from markupsafe import Markup, escape
+
 from ctx_vector.packets import BuiltContext, Decision
 
 if TYPE_CHECKING:
+    from ctx_vector.audit_compare import BuildDiff
     from ctx_vector.audit_decode import BuildRecord
 
 #: Characters of a candidate in a table, and of a piece of a context before it is folded.
 PREVIEW: Final = 160
 FOLDED: Final = 20_000
+#: Pieces of a section, rows of kept and of dropped candidates, and changes of a kind, before the rest is folded.
+PIECES: Final = 150
+ROWS: Final = 150
+CHANGES: Final = 100
 #: Width of a bar in its own units.
 WIDTH: Final = 1000
 _CLASSES: Final = {
@@ -52,33 +70,56 @@ def bar(parts: Sequence[tuple[str, int, str]], limit: int, free: str) -> list[Sl
 
 
 def sections_of(built: BuiltContext) -> list[dict[str, Any]]:
-    """Return each section with its pieces: name, kind, tokens, and (text, tokens, folded characters) of each."""
+    """Return each section with its pieces: name, kind, tokens, pieces, and `rest`, the text of further ones.
+
+    A piece has `gap` (what stands before it), `text` and `rest` (what is folded of it), tokens, and the `item` it was
+    made of as (number, score) or None. All gaps, texts and rests one after another are the text of the context.
+    """
+    numbers = {item.rendered.strip(): (number, item.score) for number, item in enumerate(built.kept) if item.rendered}
     found: list[dict[str, Any]] = []
+    at = 0
     for section, tokens, text in built.rows:
+        place = built.text.find(text, at)
+        gap, at = (built.text[at:place], place + len(text)) if place >= 0 else ("", at)
         if not found or found[-1]["name"] != section:
-            found.append({"name": section, "kind": section_class(section), "tokens": 0, "pieces": []})
-        found[-1]["tokens"] += tokens
+            kind = section_class(section)
+            found.append({"name": section, "kind": kind, "tokens": 0, "pieces": [], "rest": "", "more": 0})
+        group = found[-1]
+        group["tokens"] += tokens
+        if len(group["pieces"]) >= PIECES:
+            group["rest"] += gap + text
+            group["more"] += 1
+            continue
         shown = text if len(text) <= FOLDED + 2_000 else text[:FOLDED]
-        found[-1]["pieces"].append(
-            {"text": shown, "rest": text[len(shown) :], "more": len(text) - len(shown), "tokens": tokens}
-        )
+        group["pieces"].append({
+            "gap": gap, "text": shown, "rest": text[len(shown) :], "tokens": tokens, "item": numbers.get(text.strip()),
+        })  # fmt: skip
     return found
 
 
-def bars(built: BuiltContext, free: str) -> dict[str, list[Slice]]:
-    """Return the bars of tokens by section and by source."""
-    sections = [(item["name"], item["tokens"], item["kind"]) for item in sections_of(built)]
-    sources = [
-        (name, use.tokens, f"n{number % 8}")
-        for number, (name, use) in enumerate(sorted(built.sources.items(), key=lambda item: -item[1].tokens))
-    ]
+def bars(built: BuiltContext, sections: Sequence[Mapping[str, Any]], free: str) -> dict[str, list[Slice]]:
+    """Return the bars of tokens by section and by source; a source has the colour of the section it is mostly in."""
+    by_section = [(item["name"], item["tokens"], item["kind"]) for item in sections]
+    within: dict[str, Counter[str]] = {}
+    for item in built.kept:
+        within.setdefault(item.source, Counter())[section_class(item.section)] += item.tokens
+    sources, seen = [], Counter[str]()
+    for name, use in sorted(built.sources.items(), key=lambda item: -item[1].tokens):
+        kind = within[name].most_common(1)[0][0] if name in within else "extra"
+        sources.append((name, use.tokens, f"{kind} shade-{min(seen[kind], 3)}"))
+        seen[kind] += use.tokens > 0
     limit = built.budget.total_limit
-    return {"sections": bar(sections, limit, free), "sources": bar(sources, limit, free)}
+    return {"sections": bar(by_section, limit, free), "sources": bar(sources, limit, free)}
 
 
-def candidates_of(built: BuiltContext) -> list[dict[str, Any]]:
-    """Return a row for every candidate, the kept ones first in order of choice; `number` finds it again."""
-    return [_row(number, item) for number, item in enumerate((*built.kept, *built.dropped))]
+def candidates_of(built: BuiltContext, whole: bool) -> list[dict[str, Any]]:
+    """Return a row for each candidate, the kept ones first in order of choice; `number` finds it again.
+
+    Unless `whole`, the first ROWS of the kept and of the dropped ones.
+    """
+    most = None if whole else ROWS
+    kept = [_row(number, item) for number, item in enumerate(built.kept[:most])]
+    return kept + [_row(number, item) for number, item in enumerate(built.dropped[:most], len(built.kept))]
 
 
 def _row(number: int, item: Decision) -> dict[str, Any]:
@@ -96,7 +137,7 @@ def _row(number: int, item: Decision) -> dict[str, Any]:
         "fate": item.action if item.kept else item.reason,
         "why": item.detail,
         "cite": str(item.packet.meta.get("cite", "")),
-        "text": " ".join(text[: PREVIEW * 2].split())[:PREVIEW],
+        "text": preview(text),
     }
 
 
@@ -106,6 +147,25 @@ def candidate_of(built: BuiltContext, number: int) -> tuple[dict[str, Any], Deci
     if not 0 <= number < len(items):
         return None
     return _row(number, items[number]), items[number]
+
+
+def preview(text: str) -> str:
+    """Return the beginning of a text on one line."""
+    line = " ".join(text[: PREVIEW * 2].split())
+    return line if len(line) <= PREVIEW and len(text) <= PREVIEW * 2 else line[:PREVIEW].rstrip() + "…"
+
+
+def changes_of(change: BuildDiff) -> dict[str, Any]:
+    """Return what is different: `facts`, and `groups` of (what, count, the first changes, how many more)."""
+    groups = []
+    for what, count in change.counts.items():
+        same = [item for item in change.changes if item.what == what]
+        groups.append((what, count, same[:CHANGES], max(0, count - CHANGES)))
+    return {"facts": [(name, preview(_plain(a)), preview(_plain(b))) for name, a, b in change.facts], "groups": groups}
+
+
+def _plain(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)
 
 
 def head_of(record: BuildRecord) -> dict[str, Any]:
@@ -122,13 +182,23 @@ def head_of(record: BuildRecord) -> dict[str, Any]:
         "purged": list(record.purged),
         "meta": {name: value for name, value in built.meta.items() if name not in ("stages_ms", "history")},
         "stages": built.meta.get("stages_ms") or {},
-        "config": _plain(record.config),
+        "config": [(name, _plain(value)) for name, value in record.config.items()],
         "tools": built.tools,
     }
 
 
-def _plain(config: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, str(value)) for name, value in config.items()]
+def messages_of(built: BuiltContext) -> list[dict[str, Any]]:
+    """Return role, text and `rest` (what is folded) of each message."""
+    found = []
+    for message in built.messages:
+        content = message.get("content")
+        text = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False, indent=1)
+        found.append({"role": message["role"], "text": text[:FOLDED], "rest": text[FOLDED:]})
+    return found
+
+
+#: What the sliders are called in a request.
+SLIDERS: Final = ("max_tokens", "relevance_weight", "min_relevance", "fill")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +210,12 @@ class Sliders:
     min_relevance: float
     fill: str
     most: int
+    was: int
+
+    @property
+    def least(self) -> int:
+        """The lowest budget of the slider, from which steps of 10 meet the budget as it was."""
+        return min(self.was, 50 + (self.was - 50) % 10)
 
     @classmethod
     def of(cls, record: BuildRecord, given: Mapping[str, str]) -> Sliders:
@@ -153,6 +229,7 @@ class Sliders:
             round(_number(given.get("min_relevance"), config.min_relevance, 0, 1), 4),
             fill if fill in ("skip", "stop") else config.fill,
             most,
+            config.max_tokens,
         )
 
     def changes(self, record: BuildRecord) -> dict[str, Any]:
@@ -176,3 +253,24 @@ def _number(text: str | None, default: float, low: float, high: float) -> float:
     except ValueError:
         return default
     return value if low <= value <= high else default
+
+
+# -- what hides in a text ---------------------------------------------------------------------------------------------
+
+_HIDDEN: Final = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u202a-\u202e"
+    "\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: object) -> Markup:
+    """Return a text as HTML that shows it and nothing else: markup is escaped, and characters that cannot be seen, or
+    that turn around what is, stand there by their number. Joiners of emoji and of scripts that need them stay.
+
+    >>> str(visible("a<b\u202e"))
+    'a&lt;b<span class="hidden-char">U+202E</span>'
+    """
+    safe = escape(text)
+    if _HIDDEN.search(safe) is None:
+        return safe
+    return Markup(_HIDDEN.sub(lambda found: f'<span class="hidden-char">U+{ord(found[0]):04X}</span>', safe))

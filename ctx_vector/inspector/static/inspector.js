@@ -22,19 +22,36 @@ function filter(input) {
   }
 }
 
-document.addEventListener("click", (event) => {
+// A long table comes in part; whoever sorts or filters means the whole.
+async function whole(section) {
+  const link = section && section.querySelector("[data-all]");
+  if (!link) return;
+  const answer = await fetch(link.dataset.all);
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const table = section.querySelector("table");
+  table.tBodies[0].replaceWith(page.getElementById(table.id).tBodies[0]);
+  section.querySelector("[data-some]").remove();
+}
+
+document.addEventListener("click", async (event) => {
+  const all = event.target.closest("[data-all]");
+  if (all) { event.preventDefault(); await whole(all.closest("section")); return; }
   const button = event.target.closest("[data-sort]");
-  if (button) sort(button);
+  if (button) { await whole(button.closest("section")); sort(button); }
 });
-document.addEventListener("input", (event) => {
-  if (event.target.matches("[data-filter]")) filter(event.target);
+document.addEventListener("input", async (event) => {
+  if (!event.target.matches("[data-filter]")) return;
+  await whole(event.target.closest("section"));
+  filter(event.target);
 });
 document.addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !window.confirm(question)) event.preventDefault();
 });
 document.addEventListener("keydown", (event) => {
-  if (event.key !== "/" || event.target.closest("input, select, textarea") || event.ctrlKey || event.metaKey) return;
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.target.closest("input:not([type=range], [type=checkbox]), select, textarea")) return;
   const search = document.querySelector("[data-search], [data-filter]");
   if (search) { event.preventDefault(); search.focus(); search.select(); }
 });
@@ -42,6 +59,31 @@ document.addEventListener("keydown", (event) => {
 const sliders = document.getElementById("sliders"), live = document.getElementById("live");
 if (sliders) {
   let timer = 0, running = null;
+
+  // What the reader has opened, sorted and typed stays as it is.
+  const replace = (html) => {
+    const open = new Map(Array.from(live.querySelectorAll("details[id]"), (item) => [item.id, item.open]));
+    const typed = live.querySelector("[data-filter]").value;
+    const sorted = live.querySelector("th[aria-sort] [data-sort]");
+    const way = sorted && sorted.closest("th").getAttribute("aria-sort");
+    live.innerHTML = html;
+    for (const [id, was] of open) {
+      const item = document.getElementById(id);
+      if (item) item.open = was;
+    }
+    document.getElementById("said").textContent = live.querySelector(".sum").textContent;
+    const all = typed || sorted ? whole(live.querySelector("#all-candidates")) : Promise.resolve();
+    return all.then(() => {
+      if (sorted) {
+        const button = live.querySelector(`[data-sort="${sorted.dataset.sort}"]`);
+        while (button.closest("th").getAttribute("aria-sort") !== way) sort(button);
+      }
+      const box = live.querySelector("[data-filter]");
+      box.value = typed;
+      if (typed) filter(box);
+    });
+  };
+
   const ask = async () => {
     if (running) running.abort();
     running = new AbortController();
@@ -49,8 +91,10 @@ if (sliders) {
     live.classList.add("busy");
     try {
       const answer = await fetch(`${sliders.dataset.live}?${query}`, { signal: running.signal });
-      if (answer.ok) live.innerHTML = await answer.text();
-      history.replaceState(null, "", `?${query}`);
+      if (answer.ok) {
+        await replace(await answer.text());
+        history.replaceState(null, "", `?${query}`);
+      } else document.getElementById("said").textContent = answer.statusText;
     } catch (error) {
       if (error.name === "AbortError") return;
     }
