@@ -101,6 +101,11 @@ def test_the_wheel_carries_the_cards_and_runs_outside_of_the_checkout(tmp_path):
         "assert len(m.cards()) >= 2\n"
         "assert (c.cards_folder() / 'calibration' / 'multilingual-e5-small.json').is_file()\n"
         "assert len(k.background(c.cards_folder())) >= 300\n"
+        "from ctx_vector.inspector import Stores, make_app\n"
+        "from starlette.testclient import TestClient\n"
+        "page = TestClient(make_app(Stores(), 't' * 16, ['h']), base_url='http://h')\n"
+        "assert page.get('/?token=' + 't' * 16).status_code == 200\n"
+        "assert all(page.get('/static/inspector' + end).status_code == 200 for end in ('.css', '.js'))\n"
     )
     import zipfile
 

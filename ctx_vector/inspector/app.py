@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
 
 from starlette.applications import Starlette
 from starlette.routing import Mount, Route
@@ -91,14 +92,13 @@ def serve(
     except OSError as error:
         listening.close()
         raise InputError(f"{host}:{port} cannot be used: {error}; give another --port, or 0 for a free one") from None
-    port = listening.getsockname()[1]
-    shown = f"[{host}]" if ":" in host else host
-    hosts = [f"{name}:{port}" for name in (shown, "localhost", "127.0.0.1", "[::1]")]
-    app = make_app(stores, token, hosts)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
-    if ready is not None:
-        ready(f"http://{shown}:{port}/?token={token}")
-    try:
+    with listening:
+        port = listening.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        hosts = [f"{name}:{port}" for name in (shown, "localhost", "127.0.0.1", "[::1]")]
+        app = make_app(stores, token, hosts)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="off")
+        if ready is not None:
+            listening.listen()  # whoever opens the address at once waits, and is not turned away
+            ready(f"http://{shown}:{port}/?token={quote(token, safe='')}")
         uvicorn.Server(config).run([listening])
-    finally:
-        listening.close()

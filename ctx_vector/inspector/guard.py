@@ -25,7 +25,7 @@ _POLICY: Final = (
 )
 _HEADERS: Final = {
     "x-content-type-options": "nosniff",
-    "referrer-policy": "no-referrer",
+    "referrer-policy": "same-origin",  # with no-referrer a form of ours would be sent with the Origin null
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",

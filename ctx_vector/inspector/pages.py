@@ -54,6 +54,7 @@ class Pages:
         self._templates.filters |= {
             "thousands": lambda value: f"{value:,}",
             "visible": views.visible,
+            "plain": views.plain,
             "preview": views.preview,
             "moment": _moment,
             "step": lambda value: "0.01" if round(value, 2) == value else "any",

@@ -263,6 +263,11 @@ _HIDDEN: Final = re.compile(
 )
 
 
+def plain(text: object) -> str:
+    """Return a text for a title or a label, where there is no markup, with hidden characters by their number."""
+    return _HIDDEN.sub(lambda found: f"[U+{ord(found[0]):04X}]", str(text))
+
+
 def visible(text: object) -> Markup:
     """Return a text as HTML that shows it and nothing else: markup is escaped, and characters that cannot be seen, or
     that turn around what is, stand there by their number. Joiners of emoji and of scripts that need them stay.

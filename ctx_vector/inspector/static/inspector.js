@@ -23,9 +23,14 @@ function filter(input) {
 }
 
 // A long table comes in part; whoever sorts or filters means the whole.
-async function whole(section) {
-  const link = section && section.querySelector("[data-all]");
-  if (!link) return;
+const wholes = new WeakMap();  // a section: the promise that it is whole
+function whole(section) {
+  if (!section || !section.querySelector("[data-all]")) return Promise.resolve();
+  if (!wholes.has(section)) wholes.set(section, fetchRows(section, section.querySelector("[data-all]")));
+  return wholes.get(section);
+}
+
+async function fetchRows(section, link) {
   const answer = await fetch(link.dataset.all);
   if (!answer.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
