@@ -52,6 +52,7 @@ bench: $(VENV)/.tested
 	$(BIN)/python benchmarks/index.py
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/build.py
+	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/locomo.py

@@ -25,6 +25,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from ctx_vector import audit_purge
 from ctx_vector import audit_tables as tables
 from ctx_vector.audit_compare import BuildDiff, diff, differences
 from ctx_vector.audit_decode import LISTED, BuildRecord, decode, listed, restored_counter
@@ -93,7 +94,8 @@ class AuditLog:
     """The audit in the SQLite file `path`, made when the first build is written.
 
     `max_age` (``"90d"``, a timedelta, seconds) and `max_size` (``"500MB"``, bytes; at least 1 MB) bound what is kept:
-    the oldest builds go. `redact` is applied to every text before it is stored. One object may be shared by threads and
+    the oldest builds go. `redact` is applied to every text before it is stored, but not to names (of sessions, sources,
+    roles, documents as sources name them). One object may be shared by threads and
     builders, one file by processes; after a fork the child records with a thread of its own.
 
     Close it, use it in a ``with``, or leave that to the end of the process: nothing is lost at a clean exit.
@@ -316,7 +318,7 @@ class AuditLog:
             store, session, whole, moment.isoformat(timespec="microseconds") if moment else ""
         )
         if texts:
-            touched += tables.purge(self.path, [], texts)
+            touched += audit_purge.purge(self.path, [], texts)
         return touched
 
     def verify(self) -> Sequence[str]:

@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Final
 
 from ctx_vector import audit_tables as tables
-from ctx_vector.audit_encode import Entry, Keeper, Redact, encode
+from ctx_vector.audit_encode import Entry, encode
+from ctx_vector.audit_keeper import Keeper, Redact
 from ctx_vector.audit_stats import MINUTES_KEPT, add_sums, sums_of
 from ctx_vector.errors import CtxVectorError, StoreError
 from ctx_vector.store import Store
@@ -265,7 +266,7 @@ class Writer:
 
     def _write(self, batch: Sequence[Entry], lost: int) -> None:
         store = self._open()
-        self._keeper.tell_stores(batch)
+        self._keeper.tell_stores(item.origin for entry in batch for item in entry.built.trace.gathered.candidates)
         began = min(entry.built.trace.started for entry in batch)
         failed = 0
         with store.write() as conn:

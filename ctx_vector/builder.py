@@ -470,7 +470,7 @@ def _audit_of(audit: AuditLog | str | os.PathLike[str] | None, *tools: Any) -> A
 
         audit = AuditLog(audit)
     if audit is not None:
-        from ctx_vector.audit_tables import Audits
+        from ctx_vector.audit_purge import Audits
 
         for tool in tools:
             store = getattr(tool, "knowledge", None) or getattr(tool, "memory", None)

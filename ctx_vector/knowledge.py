@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from ctx_vector import catalog
-from ctx_vector.audit_tables import Audits
+from ctx_vector.audit_purge import Audits
 from ctx_vector.catalog import Switch, Version
 from ctx_vector.dense import best_rows
 from ctx_vector.encoding_cache import check_model
@@ -210,11 +210,18 @@ class KnowledgeBase:
         byte. So do its passages and copies of them in every audit that has recorded them. A file that still lies in an
         indexed folder comes back with the next `sync`.
 
-        Raises InputError when no version has such a document, StoreError when an audit could not be reached.
+        Raises InputError when neither a version nor an audit has such a document, StoreError when an audit could not be
+        reached.
         """
         from ctx_vector.upkeep import purge
 
-        deleted, texts = purge(self._store, source)
+        try:
+            deleted, texts = purge(self._store, source)
+        except InputError:  # forgotten here long ago, but an audit may remember
+            if not self.audits.purge("", [source], ()):
+                raise
+            self._store.scrub()
+            return 0
         with self._view_lock:
             self._view = self._words = None
         self._refresh_files()

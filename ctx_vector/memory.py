@@ -26,7 +26,7 @@ import numpy as np
 
 from ctx_vector import memory_rows as rows
 from ctx_vector import memory_upkeep as upkeep
-from ctx_vector.audit_tables import Audits
+from ctx_vector.audit_purge import Audits
 from ctx_vector.encoding_cache import EncodingCache
 from ctx_vector.errors import InputError
 from ctx_vector.memory_edit import Edit, T, run_edit

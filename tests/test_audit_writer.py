@@ -3,7 +3,6 @@
 import gc
 import json
 import random
-import resource
 import signal
 import sqlite3
 import subprocess
@@ -23,6 +22,7 @@ from ctx_vector.audit import AuditLog
 from ctx_vector.audit_tables import size_of
 from ctx_vector.errors import SchemaError, StoreError
 
+resource = pytest.importorskip("resource")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
 
 PRELUDE = """

@@ -25,14 +25,14 @@ LAYERS = {
     "the package": "__init__",
     "assembly": """
         builder settings settings_schema
-        audit audit_writer audit_encode audit_decode audit_compare audit_stats""",
+        audit audit_writer audit_keeper audit_encode audit_decode audit_compare audit_stats""",
     "pipeline": """
         trace trace_dump
         live_sources
         inputs record gather history ranking pictures policies prefix
         filling parts layers tool_rows placing select compress structure layout""",
     "what the stages stand on": """
-        audit_tables
+        audit_tables audit_purge
         tools trim summary source_loaders source_files
         knowledge sync staging sync_report upkeep views dense hybrid keyword_rows hits filters catalog
         transcripts
