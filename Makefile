@@ -57,6 +57,7 @@ bench: $(VENV)/.tested
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/locomo.py
 	$(BIN)/python benchmarks/mcp_server.py
+	$(BIN)/python benchmarks/inspector.py
 	$(BIN)/python benchmarks/readme_tables.py
 
 $(VENV)/.torch: constraints.txt

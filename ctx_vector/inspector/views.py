@@ -77,6 +77,7 @@ def sections_of(built: BuiltContext) -> list[dict[str, Any]]:
     """
     numbers = {item.rendered.strip(): (number, item.score) for number, item in enumerate(built.kept) if item.rendered}
     found: list[dict[str, Any]] = []
+    rests: list[list[str]] = []
     at = 0
     for section, tokens, text in built.rows:
         place = built.text.find(text, at)
@@ -84,16 +85,19 @@ def sections_of(built: BuiltContext) -> list[dict[str, Any]]:
         if not found or found[-1]["name"] != section:
             kind = section_class(section)
             found.append({"name": section, "kind": kind, "tokens": 0, "pieces": [], "rest": "", "more": 0})
+            rests.append([])
         group = found[-1]
         group["tokens"] += tokens
         if len(group["pieces"]) >= PIECES:
-            group["rest"] += gap + text
+            rests[-1] += (gap, text)
             group["more"] += 1
             continue
         shown = text if len(text) <= FOLDED + 2_000 else text[:FOLDED]
         group["pieces"].append({
             "gap": gap, "text": shown, "rest": text[len(shown) :], "tokens": tokens, "item": numbers.get(text.strip()),
         })  # fmt: skip
+    for group, texts in zip(found, rests, strict=True):
+        group["rest"] = "".join(texts)
     return found
 
 
