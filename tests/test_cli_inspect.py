@@ -81,6 +81,7 @@ def test_a_port_in_use_is_told(kb: Path):
 
 def test_what_is_not_there_is_told(kb: Path, tmp_path: Path):
     assert "no such file" in bad(call("inspect", "--kb", kb, "--audit", tmp_path / "none"), 2)
+    assert "name the address" in bad(call("inspect", "--kb", kb, "--host", "0.0.0.0"), 2)
     assert "no such folder" in bad(call("inspect", "--kb", kb, "--reports", tmp_path / "none"), 2)
     assert "at least 16 characters, got 3" in bad(call("inspect", "--kb", kb, "--port", 0, "--token", "abc"))
 

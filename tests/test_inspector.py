@@ -330,7 +330,7 @@ def test_sliders_out_of_range_stay_as_they_were(made, client, asked):
 
 def test_what_cannot_fit_is_told_and_the_build_stays(made, client):
     answer = client.get(f"/build/{made.plain}?max_tokens=10")
-    assert answer.status_code == 200 and "This does not fit" in answer.text
+    assert answer.status_code == 200 and "This cannot be built" in answer.text
     built = made.audit.show(made.plain).built
     assert f"<strong>{built.budget.total_used:,}</strong>" in answer.text
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ctx_vector.memory import Memory
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_ALL = ("", "0.0.0.0", "::")
 
 
 @guarded
@@ -56,6 +57,8 @@ def inspect(
     from ctx_vector.inspector import Stores, serve
     from ctx_vector.memory import Memory as UserMemory
 
+    if host in _ALL:
+        raise UsageError(f"--host {host}: name the address that it is to be reached by; requests to others are refused")
     if host not in _LOOPBACK:
         note(f"note: {host} can be reached by others; whoever has the token can read everything")
     if reports is not None and not Path(reports).is_dir():
