@@ -4,9 +4,10 @@
 
 A knowledge base of 10,000 passages with synthetic vectors, 20 history messages, system instructions; each build has a
 query that no cache knows. Once everything fits, once the best passage that does not fit is shortened, in turns.
-Encoding is timed by a wrapper around the encoder inside the same builds; the stages are those of `meta["stages_ms"]`, and the
-processor time of the building thread is a second measure, which other programs disturb less. Most passages found were
-found by an earlier query too, as in a conversation: how many were not is in the result. Writes
+
+Encoding is timed by a wrapper around the encoder inside the same builds. The stages are those of `meta["stages_ms"]`.
+The processor time of the building thread is a second measure, which other programs disturb less. Most passages found
+were found by an earlier query too, as in a conversation: how many were not is in the result. Writes
 benchmarks/results/build.json.
 """
 

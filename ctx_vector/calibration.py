@@ -108,18 +108,26 @@ class PairMap:
 
     def relevance(self, excess: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return (n,) float64 in [0, 1], strictly increasing in the excess (n,)."""
-        return _relevance(excess, self.line, self.match, self.high)
+        return _relevance(excess, self.line, self.match, *_slopes(self.line, self.match, self.high))
 
 
-def _relevance(excess: NDArray[np.float64], line: Any, match: Any, high: Any) -> NDArray[np.float64]:
-    """Return what `PairMap.relevance` does; the points are numbers, or (n,) with those of each excess."""
+def _slopes(line: Any, match: Any, high: Any) -> tuple[Any, Any, Any]:
+    """Return how a map falls below its line, how far line and median are apart, and how it nears 1 above (negative)."""
     import numpy as np
 
-    fall = 3.0 / line
-    decay = np.log((1 - AT_MATCH) / (1 - AT_HIGH)) / (high - match)
-    below = AT_LINE * np.exp(fall * np.minimum(excess - line, 0.0))
-    between = AT_LINE + (AT_MATCH - AT_LINE) * (excess - line) / (match - line)
-    above = 1.0 - (1.0 - AT_MATCH) * np.exp(-decay * np.maximum(excess - match, 0.0))
+    return 3.0 / line, match - line, -(np.log((1 - AT_MATCH) / (1 - AT_HIGH)) / (high - match))
+
+
+def _relevance(
+    excess: NDArray[np.float64], line: Any, match: Any, fall: Any, span: Any, decay: Any
+) -> NDArray[np.float64]:
+    """Return what `PairMap.relevance` does; points and slopes are numbers, or (n,) with those of each excess."""
+    import numpy as np
+
+    over = excess - line
+    below = AT_LINE * np.exp(fall * np.minimum(over, 0.0))
+    between = AT_LINE + (AT_MATCH - AT_LINE) * over / span
+    above = 1.0 - (1.0 - AT_MATCH) * np.exp(decay * np.maximum(excess - match, 0.0))
     return np.asarray(np.where(excess < line, below, np.where(excess < match, between, above)))
 
 
@@ -280,9 +288,10 @@ class Asked:
         """The vector (dim,) q - B Q, by whose inner product texts of one language rank just as by their relevance."""
 
     def points(self, languages: Sequence[str]) -> NDArray[np.float64]:
-        """Return what there is to know of texts in each language, (6, languages).
+        """Return what there is to know of texts in each language, (8, languages).
 
-        That is g, q·D, the points of the map, and how much counts of what lies over the line.
+        That is g, A (q·D - g), line and match, the three slopes of the map, and how much counts of what lies over the
+        line.
         """
         import numpy as np
 
@@ -291,20 +300,22 @@ class Asked:
         for said in languages:
             pair = known.pairs[_cohort(self.language), _cohort(said)]
             of_query = float(self._query @ known.passages[_cohort(said)].astype(np.float64))
-            columns.append((pair.unrelated, of_query, pair.line, pair.match, pair.high, _share(self.language, said)))
+            shift = QUERY_SHARE * (of_query - pair.unrelated)
+            slopes = _slopes(pair.line, pair.match, pair.high)
+            columns.append((pair.unrelated, shift, pair.line, pair.match, *slopes, _share(self.language, said)))
         return np.array(columns).T
 
     def excess(
         self, vectors: NDArray[np.float32], points: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return e of the formula above, and the cosines, both (n,) float64, of texts (n, dim) with `points` (6, n)."""
+        """Return e of the formula above, and the cosines, both (n,) float64, of texts (n, dim) with `points` (8, n)."""
         import numpy as np
 
-        rows, (unrelated, of_query) = vectors.astype(np.float64), points[:2]
+        rows, (unrelated, shift) = vectors.astype(np.float64), points[:2]
         # einsum adds up each row by itself: the same bits whatever else is scored
         cosines = np.einsum("ij,j->i", rows, self._query)
         of_texts = np.einsum("ij,j->i", rows, self._questions.astype(np.float64))
-        excess = cosines - unrelated - QUERY_SHARE * (of_query - unrelated) - TEXT_SHARE * (of_texts - unrelated)
+        excess = cosines - unrelated - shift - TEXT_SHARE * (of_texts - unrelated)
         return np.asarray(excess, np.float64), cosines
 
     @staticmethod
@@ -312,31 +323,23 @@ class Asked:
         """Return e (n,) for inner products with the direction (n,), but for rounding."""
         import numpy as np
 
-        unrelated, of_query = points[:2]
-        return np.asarray(products - unrelated - QUERY_SHARE * (of_query - unrelated) + TEXT_SHARE * unrelated)
+        unrelated, shift = points[:2]
+        return np.asarray(products - shift - (1 - TEXT_SHARE) * unrelated)
 
     @staticmethod
     def relevance(excess: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the relevance (n,) float64 in [0, 1] of texts with these excesses (n,) and `points` (6, n)."""
-        return _seen_from(_relevance(excess, *points[2:5]), points[5])
+        """Return the relevance (n,) float64 in [0, 1] of texts with these excesses (n,) and `points` (8, n)."""
+        return _seen_from(_relevance(excess, *points[2:7]), points[7])
 
-    def rough_order(self, products: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return numbers (n,) that rank texts of all languages about as relevance does, for products as above."""
-        import numpy as np
-
-        line, match, share = points[2], points[3], points[5]
-        return np.asarray((self.excess_of(products, points) - line) / (match - line) * share)
-
-    def least_product(
-        self, relevance: float, known: NDArray[np.float64], points: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
-        """Return what is missing to `known` (m,) at least, for the sum as a product with the direction to give this
-        relevance; a little less, for rounding. `points` are (6, m).
+    @staticmethod
+    def least_products(relevance: float, points: NDArray[np.float64]) -> list[float]:
+        """Return the inner product with the direction that gives this relevance, for each column of `points`; a little
+        less, for rounding.
         """
-        import numpy as np
-
-        needed = [_least_excess(relevance, *column) for column in points[2:].T.tolist()]
-        return np.array(needed) - self.excess_of(known, points) - _ROUNDING
+        return [
+            _least_excess(relevance, *columns) + shift + (1 - TEXT_SHARE) * unrelated - _ROUNDING
+            for unrelated, shift, *columns in points.T.tolist()
+        ]
 
     def hybrid_points(self, languages: Sequence[str]) -> NDArray[np.float64]:
         """Return what the hybrid has to know besides `points`, (6, languages): unit, weight, and its map."""
@@ -353,22 +356,24 @@ class Asked:
     def hybrid(
         excess: NDArray[np.float64], shares: NDArray[np.float64], points: NDArray[np.float64], more: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Return the hybrid relevance (n,) of excesses and keyword shares (n,), with both kinds of points (6, n)."""
+        """Return the hybrid relevance (n,) of excesses and keyword shares (n,); `more` are `hybrid_points` (6, n)."""
         unit, weight, unrelated, line, match, high = more
-        return _seen_from(_relevance(excess / unit + weight * shares - unrelated, line, match, high), points[5])
+        value = excess / unit + weight * shares - unrelated
+        return _seen_from(_relevance(value, line, match, *_slopes(line, match, high)), points[7])
 
 
-def _least_excess(relevance: float, line: float, match: float, high: float, share: float) -> float:
+def _least_excess(
+    relevance: float, line: float, match: float, fall: float, span: float, decay: float, share: float
+) -> float:
     """Return the excess from which on the relevance is at least this, but for rounding."""
     seen = relevance if relevance <= AT_LINE else AT_LINE + (relevance - AT_LINE) / share
     if seen <= 0:
         return -math.inf
     if seen < AT_LINE:
-        return line + math.log(seen / AT_LINE) * line / 3
+        return line + math.log(seen / AT_LINE) / fall
     if seen < AT_MATCH:
-        return line + (seen - AT_LINE) / (AT_MATCH - AT_LINE) * (match - line)
-    decay = math.log((1 - AT_MATCH) / (1 - AT_HIGH)) / (high - match)
-    return match - math.log(max(1 - seen, 1e-9) / (1 - AT_MATCH)) / decay
+        return line + (seen - AT_LINE) / (AT_MATCH - AT_LINE) * span
+    return match + math.log(max(1 - seen, 1e-9) / (1 - AT_MATCH)) / decay
 
 
 def _share(asked: str, said: str) -> float:

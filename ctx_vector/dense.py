@@ -80,30 +80,30 @@ def _least(scores: Scores, limit: int, min_score: float) -> float:
 
 def _sieved(view: View, sieve: Sieve, asked: Asked, points: Scores, limit: int, min_score: float) -> Found | None:
     """Do what `best_rows` does; None when so many rows come near each other that all had better be looked at."""
+    _, _, line, match, *_, share = points
     named = _NAMED + _NAMED_EACH * limit
     while named <= len(sieve) // _MOST:
         places, products, means, error = sieve.nearest(asked.direction, named)
         groups = sieve.groups(places)
 
-        def scored(some: Ids, places: Ids = places, groups: Ids = groups) -> Found:
-            places, groups = places[some], groups[some]
-            ids, vectors = view.rows(groups, sieve.within(places, groups))
+        def scored(some: Ids, places: Ids = places) -> Found:
+            ids, vectors, groups = sieve.rows(places[some])
             excess, cosines = asked.excess(vectors, points[:, groups])
             return Found(ids, vectors, asked.relevance(excess, points[:, groups]), cosines)
 
-        # the most likely ones are scored exactly, and tell what the others would have to be at least
-        near = (products + means[groups]).astype(np.float64)
-        guess = asked.rough_order(near, points[:, groups])
-        likely = np.argpartition(guess, -(limit + _LIKELY))[-(limit + _LIKELY) :]
+        # the likely ones are scored exactly, and tell what the others would have to be at least. What is likely goes by
+        # how far over its line a row seems to be, which ranks all languages about as relevance does
+        slope = share / (match - line)
+        seems = (products * slope[groups]) + ((asked.excess_of(means, points) - line) * slope)[groups]
+        likely = np.argpartition(seems, -(limit + _LIKELY))[-(limit + _LIKELY) :]
         best = scored(likely)
         least = _least(best.scores, limit, min_score)
-        reach = means + np.float64(error)
-        rest = products >= asked.least_product(least, reach, points)[groups]
+        rest = products >= (asked.least_products(least, points) - means - error)[groups]
         rest[likely] = False
         if rest.any():
             best = best.with_more(scored(np.flatnonzero(rest)))
             least = _least(best.scores, limit, min_score)
-        if products[-1] < asked.least_product(least, reach, points).min():
+        if products[-1] < (asked.least_products(least, points) - means - error).min():
             return best.over(least)
         named *= _MORE
     return None

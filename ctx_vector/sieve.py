@@ -36,15 +36,21 @@ _LEAST_STEP: Final = 1e-9  # of a column whose numbers are all the same
 
 
 class Sieve:
-    """The bytes of `groups` of rows, (n, dim) float32 each, finite and none empty; 10,000 rows take 10 ms to make."""
+    """The bytes of `groups` of rows: (ids, vectors (n, dim) float32) each, finite and none empty.
 
-    def __init__(self, groups: Sequence[Vectors]) -> None:
-        self._starts = np.cumsum([0, *map(len, groups)])
-        self._means = np.array([rows.mean(0, dtype=np.float64) for rows in groups], np.float32)
-        pairs = list(zip(groups, self._means, strict=True))
+    10,000 rows take 10 ms to make. A row's place is counted through all groups.
+    """
+
+    def __init__(self, groups: Sequence[tuple[Ids, Vectors]]) -> None:
+        self._ids = np.concatenate([ids for ids, _ in groups])
+        self._vectors = [vectors for _, vectors in groups]
+        self._starts = np.cumsum([0, *map(len, self._vectors)])
+        means = np.array([rows.mean(0, dtype=np.float64) for rows in self._vectors], np.float32)
+        self._means = means.astype(np.float64)
+        pairs = list(zip(self._vectors, means, strict=True))
         reach = [np.maximum(rows.max(0) - mean, mean - rows.min(0)) for rows, mean in pairs]
         self._step = np.maximum(np.max(reach, 0) / _LARGEST, np.float32(_LEAST_STEP))  # of a byte in each column
-        codes = np.empty((len(self), groups[0].shape[1]), np.uint8)
+        codes = np.empty((len(self), self._means.shape[1]), np.uint8)
         self._error = self._longest = norm = 0.0
         at = 0
         for rows, mean in pairs:
@@ -68,7 +74,7 @@ class Sieve:
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def nearest(self, vector: Vectors, k: int) -> tuple[Ids, NDArray[np.float32], NDArray[np.float32], float]:
+    def nearest(self, vector: Vectors, k: int) -> tuple[Ids, NDArray[np.float32], NDArray[np.float64], float]:
         """Return the places of the nearest k rows, k <= n, in the order of their inner products less the group's.
 
         Also these products (k,), those of the groups' means (groups,), and the error: a row's inner product with
@@ -88,10 +94,14 @@ class Sieve:
         groups: Ids = np.searchsorted(self._starts, places, "right") - 1
         return groups
 
-    def within(self, places: Ids, groups: Ids) -> Ids:
-        """Return where these rows stand in their groups."""
-        within: Ids = places - self._starts[groups]
-        return within
+    def rows(self, places: Ids) -> tuple[Ids, Vectors, Ids]:
+        """Return ids, vectors (n, dim) and groups of rows, in the order of their places."""
+        places = np.sort(places)
+        cuts = np.searchsorted(places, self._starts)
+        starts, parts = self._starts.tolist(), []
+        for vectors, start, first, last in zip(self._vectors, starts, cuts[:-1], cuts[1:], strict=False):
+            parts.append(vectors[places[first:last] - start])
+        return self._ids[places], np.concatenate(parts), np.repeat(np.arange(len(parts)), np.diff(cuts))
 
 
 def _longest(rows: NDArray[np.float32]) -> float:

@@ -91,25 +91,13 @@ class View:
             self._facts["searches"] += 1
             return None
         if "sieve" not in self._facts:
-            rows = [index.vectors for index in self.indexes.values() if isinstance(index, FlatIndex)]
+            rows = [(index.ids, index.vectors) for index in self.indexes.values() if isinstance(index, FlatIndex)]
             usable = len(rows) == len(self.indexes) and len(self.ids) >= SIEVE_ROWS
             # a number that is not finite comes from damage, which `verify` finds; exact search steps over it
-            usable = usable and all(np.isfinite(part.sum(dtype=np.float64)) for part in rows)
+            usable = usable and all(np.isfinite(part.sum(dtype=np.float64)) for _, part in rows)
             self._facts["sieve"] = Sieve(rows) if usable else None
         sieve: Sieve | None = self._facts["sieve"]
         return sieve
-
-    def rows(self, groups: Ids, places: Ids) -> tuple[Ids, Vectors]:
-        """Return ids and vectors (n, dim) of rows that stand at `places` of the index of each one's language.
-
-        Only for a view that has a sieve: all rows came from SQLite.
-        """
-        ids, vectors = np.empty(len(places), np.int64), np.empty((len(places), self.dim), np.float32)
-        for number, index in enumerate(self.indexes.values()):
-            mine = np.flatnonzero(groups == number)
-            if len(mine) and isinstance(index, FlatIndex):
-                ids[mine], vectors[mine] = index.ids[places[mine]], index.vectors[places[mine]]
-        return ids, vectors
 
     def vectors(self, conn: sqlite3.Connection, ids: Ids) -> Vectors:
         """Return the rows' vectors (n, dim) float32 as SQLite has them: from memory where they came from there."""
