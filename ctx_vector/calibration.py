@@ -208,6 +208,17 @@ class Calibration:
             return asked.relevance(excess, points)
         return asked.hybrid(excess, shares, points, asked.hybrid_points(known)[:, places])
 
+    def alike(self, languages: Sequence[str], vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return how alike texts (n, dim) of these languages are, (n, n) float64: their cosines, from each vector the
+        mean of the passages in its language removed. Texts that have nothing in common are near 0.
+        """
+        import numpy as np
+
+        means = np.stack([self.mean_passage(language) for language in languages]).astype(np.float64)
+        rest = vectors.astype(np.float64) - means
+        rest /= np.maximum(np.linalg.norm(rest, axis=1, keepdims=True), 1e-12)
+        return np.asarray(rest @ rest.T)
+
     def centred_relevance(
         self, asked: str, said: str, cosines: NDArray[np.float64], shares: NDArray[np.float64] | None = None
     ) -> NDArray[np.float64]:

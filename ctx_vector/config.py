@@ -68,6 +68,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "summary_keep_turns": _COUNT,
     "recency_decay": _number(0, 1e9),
     "recency_floor": _UNIT,
+    "supersede_line": _number(0, 2, optional=True),
     "memory_limit": _number(0, _MAX_TOKENS, whole=True, optional=True),
     "memory_min_importance": _UNIT,
     "knowledge_limit": _COUNT,
@@ -123,7 +124,8 @@ class ContextConfig:
     recency_decay_by_type: Mapping[str, float] = field(
         default_factory=lambda: {"episodic": 0.01, "semantic": 0.0, "profile": 0.0}
     )
-    recency_floor_by_type: Mapping[str, float] = field(default_factory=lambda: {"episodic": 0.5})
+    recency_floor_by_type: Mapping[str, float] = field(default_factory=lambda: {"episodic": 0.7})
+    supersede_line: float | None = 0.5
     memory_limit: int | None = 60
     memory_min_importance: float = 0.3
     knowledge_limit: int = 5

@@ -1,9 +1,10 @@
 """Ranking, the first half of selecting: score every candidate, drop what no budget could save, sort the rest.
 
-score = relevance_weight * relevance + recency_weight * recency. Order: score descending, newer first, id, order of
-gathering. Dropped here: what came with a reason, `empty`, `expired`, `below_floor`, and `duplicate` for the same text
-twice in a section (but never what the caller gave as custom packets). System instructions, state, history, tool
-definitions and the layers that are there whatever is asked (system, static, tool) are not subject to the floor.
+score = relevance_weight * relevance + recency_weight * recency; a newer statement takes both over from an older one
+that says the same (newer.py). Order: score descending, newer first, id, order of gathering. Dropped here: what came
+with a reason, `empty`, `expired`, `below_floor`, and `duplicate` for the same text twice in a section (but never what
+the caller gave as custom packets). System instructions, state, history, tool definitions and the layers that are there
+whatever is asked (system, static, tool) are not subject to the floor.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from ctx_vector.config import ContextConfig
 from ctx_vector.errors import InputError
 from ctx_vector.gather import TOOL_ROLES
 from ctx_vector.layout import ROLE, Piece, part_of
+from ctx_vector.newer import replacements
 from ctx_vector.packets import (
     TYPE_HISTORY,
     TYPE_IMAGE,
@@ -61,6 +63,7 @@ class Ranked:
     recency: float = 0.0
     score: float = 0.0
     windows: int = 0  # that its text was scored by, 0 when its relevance was known
+    known: tuple[Any, ...] = (0.0, 0)  # what a repeat has to be told: relevance, windows; then what was taken over
     detail: str = ""
     piece: Piece | None = None
     action: str = "dropped"
@@ -74,6 +77,14 @@ class Ranked:
         self.relevance, self.windows = relevance, windows
         if windows > 1:
             self.detail = f"scored by the best of {windows} windows"
+
+    def take_over(self, older: Ranked, relevance: float, recency: float) -> None:
+        """Take over from an older one that says the same."""
+        name = f"{older.candidate.source}:{older.candidate.packet.id}"
+        note = f"newer than {name}, which is like it; by itself its relevance is {self.relevance:.3f}"
+        self.detail = "; ".join(part for part in (self.detail, note) if part)
+        self.known = (self.relevance, self.windows, older.candidate.rank, relevance, recency)
+        self.relevance, self.recency = relevance, recency
 
     def set_order(self) -> None:
         """Set the key that sorts best first: score, newer, id, order of gathering."""
@@ -176,12 +187,12 @@ def rank(
     now: datetime,
     scorer: Callable[[], Scorer],
     encoder: Callable[[], Encoder],
-    known: Sequence[tuple[float, int]] | None = None,
+    known: Sequence[tuple[Any, ...]] | None = None,
 ) -> list[Ranked]:
     """Return a row for every candidate; the ones with a reason are dropped already, the rest is in order of choice.
 
-    Scorer and encoder are asked for only when a candidate needs them. `known` are the (relevance, windows) of each
-    candidate when all have been scored before.
+    Scorer and encoder are asked for only when a candidate needs them. `known` is `Ranked.known` of each candidate
+    when all have been scored before.
     """
     rows = [Ranked(candidate, *slot_of(candidate), template.body(candidate)) for candidate in candidates]
     for row in rows:
@@ -192,7 +203,11 @@ def rank(
         elif (expires := row.candidate.packet.meta.get("expires_at")) is not None and _expired(expires, now):
             row.drop("expired", f"expired at {expires}")
     _score(rows, template.query, config, now, scorer, encoder, known)
+    if known is None:
+        for new, old in replacements(rows, config, now, scorer, encoder):
+            new.take_over(old, max(new.relevance, old.relevance), max(new.recency, old.recency))
     for row in rows:
+        row.score = config.relevance_weight * row.relevance + config.recency_weight * row.recency
         row.set_order()
     rows.sort(key=lambda row: row.order)
     seen: dict[tuple[str, str], str] = {}
@@ -232,13 +247,13 @@ def _score(
     now: datetime,
     scorer: Callable[[], Scorer],
     encoder: Callable[[], Encoder],
-    known: Sequence[tuple[float, int]] | None,
+    known: Sequence[tuple[Any, ...]] | None,
 ) -> None:
     unscored = []
     for place, row in enumerate(rows):
         packet, kind = row.candidate.packet, row.candidate.packet.type
         if known is not None:
-            row.set_relevance(*known[place])
+            row.set_relevance(*known[place][:2])
         elif kind == TYPE_SYSTEM or (kind == TYPE_STATE and not packet.scored):
             row.relevance = 1.0
         elif packet.scored:
@@ -256,7 +271,10 @@ def _score(
     if unscored:
         _score_texts(unscored, query, scorer(), encoder)
     for row in rows:
-        row.score = config.relevance_weight * row.relevance + config.recency_weight * row.recency
+        row.known = (row.relevance, row.windows)
+    for row, (_, _, *taken) in zip(rows, known or (), strict=bool(known)):
+        if taken:
+            row.take_over(rows[taken[0]], taken[1], taken[2])
 
 
 def _score_texts(rows: Sequence[Ranked], query: str, scorer: Scorer, encoder: Callable[[], Encoder]) -> None:

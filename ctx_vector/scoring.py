@@ -99,6 +99,10 @@ class CosineScorer:
             return self.calibration.relevance(query.text, query.vector, candidates.texts, vectors)
         return np.clip((vectors @ query.vector).astype(np.float64), 0.0, 1.0)
 
+    def alike(self, texts: Sequence[str], vectors: NDArray[np.float32]) -> NDArray[np.float64] | None:
+        """Return how alike texts with vectors (n, dim) are, (n, n) float64; None without a calibration."""
+        return None if self.calibration is None else _alike(self.calibration, texts, vectors)
+
 
 class KeywordScorer:
     """BM25 as a share of the most a text could get, calibrated; the candidates are the collection (keywords.py)."""
@@ -140,6 +144,14 @@ class HybridScorer:
         if not self._rrf:
             return both
         return fuse_ranks(relevance(query.text, query.vector, languages, vectors), shares, both)  # type: ignore[arg-type]
+
+    def alike(self, texts: Sequence[str], vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+        """Return how alike texts with vectors (n, dim) are, (n, n) float64."""
+        return _alike(self.calibration, texts, vectors)
+
+
+def _alike(calibration: Calibration, texts: Sequence[str], vectors: NDArray[np.float32]) -> NDArray[np.float64]:
+    return calibration.alike([language_of(text) for text in texts], vectors)
 
 
 def fuse_ranks(

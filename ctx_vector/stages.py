@@ -83,7 +83,9 @@ class Candidates:
 class Scorer(Protocol):
     """Relevance of candidates to a query.
 
-    `uses_vectors` (optional, default False) asks for vectors in the query and the candidates.
+    `uses_vectors` (optional, default False) asks for vectors in the query and the candidates. `alike(texts, vectors)`
+    (optional) returns how alike texts are, (n, n) float64, near 0 for those that have nothing in common, or None; with
+    it a newer statement can stand above an older one that says the same (newer.py).
     """
 
     def score(self, query: Query, candidates: Candidates) -> NDArray[np.float64]:

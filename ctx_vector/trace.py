@@ -40,7 +40,7 @@ class Trace:
 
     `sources` are the names of the sources in the order they were asked, the history last; `asked` those of them that
     are the builder's and not the caller's. `said` is the conversation, `plan` what the history's strategy made of it.
-    `scores` are (relevance, windows) of each candidate in order of gathering, None until they are known. `facts` are
+    `scores` are `Ranked.known` of each candidate in order of gathering, None until they are known. `facts` are
     the fingerprints and versions that stand in the meta of the build.
     """
 
@@ -55,7 +55,7 @@ class Trace:
     said: Sequence[Said]
     plan: Plan
     gathered: Gathered
-    scores: list[tuple[float, int]] | None = None
+    scores: list[tuple[Any, ...]] | None = None
     shortened: Journal = field(default_factory=Journal)
     given: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
@@ -108,9 +108,9 @@ class Trace:
     def note_scores(self, ranked: Sequence[Ranked]) -> None:
         """Keep the relevances of a build, in order of gathering."""
         if self.scores is None:
-            scores = [(0.0, 0)] * len(ranked)
+            scores: list[tuple[Any, ...]] = [()] * len(ranked)
             for row in ranked:
-                scores[row.candidate.rank] = (row.relevance, row.windows)
+                scores[row.candidate.rank] = row.known
             self.scores = scores
 
     def again(self) -> Trace:

@@ -147,7 +147,7 @@ def load(values: Mapping[str, Any], config: ContextConfig, shelf: Shelf) -> Trac
             [Fault(source, reason, text(detail)) for source, reason, detail in values["faults"]],
             dict(values["milliseconds"]),
         ),
-        [(relevance, windows) for relevance, windows in values["scores"]],
+        [tuple(score) for score in values["scores"]],
         Journal(
             (text(body), room, (text(result[0]), result[1]) if result else None)
             for body, room, result in values["shortened"]

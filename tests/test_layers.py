@@ -29,7 +29,7 @@ LAYERS = {
     "pipeline": """
         trace trace_dump
         live_sources
-        inputs record gather history ranking pictures policies prefix
+        inputs record gather history ranking newer pictures policies prefix
         filling parts layers tool_rows placing select compress structure layout""",
     "what the stages stand on": """
         audit_tables audit_purge

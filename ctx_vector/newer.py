@@ -1,0 +1,196 @@
+"""Newer statements stand above older ones that say the same.
+
+Age alone cannot tell which of two statements holds: "I live in Leeds" and "we moved to York" may be told three days or
+a year apart, and both long ago. So besides recency.py, which takes from a score by age, a newer statement takes over
+from older ones that it seems to replace: it gets at least their relevance and their recency, and being newer it stands
+above them. Two statements are taken for one by how alike they are and how well either matches the query::
+
+    likeness = cosine + min(1, relevance of the newer / relevance of the older) / 2        >= supersede_line, 0.5
+
+The cosine is that of their vectors after the mean of all passages in their language was removed: near 0 for texts that
+have nothing in common, whatever the encoder. So of two that match the query equally well the newer one goes first, one
+that matches half as well needs a cosine of 0.25, one that hardly matches 0.5.
+
+Only the most relevant candidates take part, as many as would fill half of the budget at most. They are in the context
+whatever their order, so that an old answer does not lose its place. And only statements do, texts of a line or three:
+a passage says many things, and a newer one on the same matter does not replace it (versions of one document are known
+by their metadata, versions.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from ctx_vector.config import ContextConfig
+from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, TYPE_TOOL, Candidate
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ctx_vector.stages import Encoder, Scorer
+
+#: A statement is at most this wide: a character of Chinese or Japanese counts 3, others 1.
+WIDEST: Final = 400
+#: At most so many statements are compared with each other.
+MOST: Final = 64
+_WIDTH_PER_TOKEN: Final = 2  # about half of what a token of English or Chinese is wide
+_FIXED: Final = (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY, TYPE_TOOL)
+_AS_GIVEN: Final = ("system", "static", "tool", "agents")  # layers in which nothing is ranked
+
+_HAN = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff]")
+
+
+class Scored(Protocol):
+    """What this reads of a candidate in the ranking."""
+
+    candidate: Candidate
+    section: str
+    relevance: float
+    recency: float
+    reason: str
+
+
+S = TypeVar("S", bound=Scored)
+
+
+def width(text: str) -> int:
+    """Return how wide a text is.
+
+    >>> width("York"), width("绍兴"), width("搬到 York")
+    (4, 6, 11)
+    """
+    return len(text) if text.isascii() else len(text) + 2 * len(_HAN.findall(text))
+
+
+def replacements(
+    rows: Sequence[S],
+    config: ContextConfig,
+    now: datetime,
+    scorer: Callable[[], Scorer],
+    encoder: Callable[[], Encoder],
+) -> list[tuple[S, S]]:
+    """Return (newer, older) pairs of rows of one section: the newer takes over from the older, in this order.
+
+    There are none without `recency_weight`, without `supersede_line`, or by a strategy that cannot tell how alike texts
+    are (`alike`, stages.py).
+
+    A packet without a time takes no part, nor one that its caller scored: it has no vector, and keeps its score. A
+    time in the future counts as `now`.
+    """
+    if config.supersede_line is None or config.recency_weight == 0:
+        return []
+    found = _statements(rows, config)
+    if len({row.candidate.packet.timestamp for row in found}) < 2:
+        return []
+    measure = getattr(scorer(), "alike", None)
+    if measure is None:
+        return []
+    import numpy as np
+
+    missing = [row.candidate.packet.content for row in found if row.candidate.vectors is None]
+    fresh = iter(encoder().encode_documents(missing)) if missing else iter(())  # remembered from scoring
+    vectors = np.stack([next(fresh) if (own := row.candidate.vectors) is None else own[0] for row in found])
+    cosines = measure([row.candidate.packet.content for row in found], vectors)
+    if cosines is None:
+        return []
+    pairs = take_over(
+        np.where(_comparable(found), cosines, -np.inf),
+        [row.relevance for row in found],
+        [row.recency for row in found],
+        [_seconds(row, now) for row in found],
+        (config.relevance_weight, config.recency_weight),
+        config.min_relevance,
+        config.supersede_line,
+    )
+    return [(found[new], found[old]) for new, old in pairs]
+
+
+def _statements(rows: Sequence[S], config: ContextConfig) -> list[S]:
+    """Return the rows that take part, the most relevant ones first."""
+    ranked = [
+        row
+        for row in rows
+        if not row.reason and row.candidate.packet.type not in _FIXED and row.candidate.layer not in _AS_GIVEN
+    ]
+    ranked.sort(key=lambda row: (-row.relevance, row.candidate.packet.id, row.candidate.rank))
+    found: list[S] = []
+    used = 0
+    for row in ranked:
+        wide = width(row.candidate.packet.content)
+        used += wide
+        if used > _WIDTH_PER_TOKEN * config.shared_limit or len(found) == MOST:
+            break
+        if wide <= WIDEST and row.candidate.packet.timestamp is not None and _has_vector(row.candidate, config):
+            found.append(row)
+    return found
+
+
+def _comparable(rows: Sequence[Scored]) -> NDArray[np.bool_]:
+    """Return for each pair (n, n) whether one could replace the other: in one section, but not in one conversation,
+    whose turns are alike because each was encoded with its neighbours.
+    """
+    import numpy as np
+
+    sections = np.array([row.section for row in rows])
+    own = [row.candidate.packet.meta.get("session") for row in rows]
+    sessions = np.array([f"-{place}" if session is None else f"+{session}" for place, session in enumerate(own)])
+    return np.asarray((sections[:, None] == sections[None, :]) & (sessions[:, None] != sessions[None, :]))
+
+
+def _has_vector(candidate: Candidate, config: ContextConfig) -> bool:
+    """Say whether a candidate has one vector, or had one made when it was scored."""
+    if candidate.vectors is not None:
+        return len(candidate.vectors) == 1
+    own = isinstance(config.strategy, str) and config.strategy in candidate.known
+    return not (own or candidate.packet.scored)
+
+
+def _seconds(row: Scored, now: datetime) -> float:
+    stamp = row.candidate.packet.timestamp
+    return min(stamp or now, now).astimezone(UTC).timestamp()
+
+
+def take_over(
+    cosines: NDArray[np.float64],
+    relevance: Sequence[float],
+    recency: Sequence[float],
+    times: Sequence[float],
+    weights: tuple[float, float],
+    floor: float,
+    line: float,
+) -> list[tuple[int, int]]:
+    """Return (newer, older) pairs of statements: each newer one takes over from that older one, in this order.
+
+    `cosines` is (n, n); `times` are in seconds, larger is newer; `weights` are those of relevance and recency in the
+    score. A statement under `floor` in relevance hands nothing on. Each takes over from the best of those it replaces,
+    the older ones first, so that the newest gets what the first one had.
+
+    "I live in Leeds" matches "Where do I live?" better than the newer "We moved to York" does, and hands its place on:
+
+    >>> import numpy as np
+    >>> alike = np.array([[1.0, 0.4], [0.4, 1.0]])
+    >>> take_over(alike, [0.8, 0.5], [1.0, 1.0], [0.0, 86_400.0], (0.7, 0.3), 0.1, 0.5)
+    [(1, 0)]
+    """
+    import numpy as np
+
+    of, at = np.asarray(relevance, np.float64), np.asarray(times, np.float64)
+    share = np.minimum(1.0, of[:, None] / np.maximum(of[None, :], 1e-9))  # of the older one's relevance
+    replaces = (at[:, None] > at[None, :]) & (of[None, :] >= floor) & (cosines + share / 2 >= line)
+    values = list(zip(relevance, recency, strict=True))
+    scores = [weights[0] * one + weights[1] * other for one, other in values]
+    pairs: list[tuple[int, int]] = []
+    for new in np.argsort(at, kind="stable").tolist():
+        old = np.flatnonzero(replaces[new]).tolist()
+        if not old:
+            continue
+        best = max(old, key=lambda place: (scores[place], times[place]))
+        if scores[best] > scores[new] or values[new][0] < floor:
+            values[new] = (max(values[new][0], values[best][0]), max(values[new][1], values[best][1]))
+            scores[new] = weights[0] * values[new][0] + weights[1] * values[new][1]
+            pairs.append((new, best))
+    return pairs
