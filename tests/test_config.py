@@ -49,6 +49,7 @@ BOUNDS = {
     "summary_keep_turns": COUNT,
     "recency_decay": {"good": [0, 0.1, 100], "bad": [-0.1, True, None, float("nan"), float("inf")]},
     "recency_floor": UNIT,
+    "supersede_line": {"good": [None, 0, 0.5, 2], "bad": [-0.1, 2.1, True, "0.5", float("nan")]},
     "recency_decay_by_type": {"good": [{}, {"episodic": 0}], "bad": [{"a": -1}, {"a": True}, {"a": None}, {5: 1}, [1]]},
     "recency_floor_by_type": {"good": [{}, {"a": 0, "b": 1}], "bad": [{"a": 1.1}, {"a": "x"}, {5: 0}, "a"]},
     "memory_limit": {"good": [*COUNT["good"], None], "bad": [value for value in COUNT["bad"] if value is not None]},

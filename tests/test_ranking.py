@@ -46,11 +46,11 @@ def hold_formulas(texts, query, weights, relevance_of, **arguments):
         relevance_weight=relevance_weight, recency_weight=recency_weight, **arguments.pop("config", {}),
     )  # fmt: skip
     built = ContextBuilder(config=config, **arguments).assemble(query, custom_packets=packets, now=NOW)
-    decay = {"episodic": 0.01, "semantic": 0.0}
+    decay, floor = {"episodic": 0.01, "semantic": 0.0}, {"episodic": 0.7}
     want = []
     for packet, (text, stamp, kind) in zip(packets, texts, strict=True):
         relevance = relevance_of(text)
-        fresh = recency(stamp, decay.get(kind, 0.1))
+        fresh = recency(stamp, decay.get(kind, 0.1), floor.get(kind, 0.1))
         want.append((relevance_weight * relevance + recency_weight * fresh, newest(stamp), packet.id, relevance, fresh))
     passing = sorted((row for row in want if row[3] >= 0.1), key=lambda row: (-row[0], row[1], row[2]))
     assert [item.packet.id for item in built.kept] == [row[2] for row in passing]
