@@ -56,6 +56,8 @@ bench: $(VENV)/.tested
 	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/locomo.py
+	$(BIN)/python benchmarks/freshness.py
+	$(BIN)/python benchmarks/recency_forms.py
 	$(BIN)/python benchmarks/mcp_server.py
 	$(BIN)/python benchmarks/inspector.py
 	$(BIN)/python benchmarks/readme_tables.py

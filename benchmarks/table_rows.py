@@ -97,6 +97,28 @@ def rows(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
                 f"LoCoMo（五段对话）：500 / 1,000 / 2,000 token 的记忆上下文中的证据召回，{zh}",
                 figures,
             )
+    freshness = results.get("freshness")
+    if freshness:
+        parts = [freshness["modes"][mode]["max_tokens=3000"] for mode in ("recency by age alone", "all defaults")]
+        count = parts[0]["fresh"]["questions"]
+        for side, zh in (("under", "以内"), ("over", "以上")):
+            before, after = (part[f"fresh, versions {side} 23 days apart"]["share"] for part in parts)
+            yield (
+                f"changing facts ({count} questions): the newest version is in the context, above older ones, the last "
+                f"two {side} 23 days apart, by age alone, all defaults",
+                f"变化的事实（{count} 问）：最新说法在上下文中且排在旧的之上，最近两次相隔 23 天{zh}，"
+                "只看年龄，全部默认值",
+                f"{before:.3f}, {after:.3f}",
+            )
+    forms = results.get("recency_forms")
+    if forms:
+        age, default = "exp by type, episodic floor 0.7", "newer takes over, line 0.5, half of the budget (default)"
+        before, after = (forms["forms"][name]["not versions, first"] for name in (age, default))
+        yield (
+            "100 unrelated memories with random dates: the right one is the first, by age alone, all defaults",
+            "100 条互不相干、日期随机的记忆：正确的一条排在第一，只看年龄，全部默认值",
+            f"{before:.3f}, {after:.3f}",
+        )
 
 
 _VERDICTS = {"better": "更好", "worse": "更差", "no difference shown": "未显示差异"}

@@ -101,7 +101,8 @@ class ContextConfig:
     """Every choice of a build. Immutable; `config.with_(max_tokens=...)` makes another.
 
     Ratios, weights, floors and scores are in [0, 1], bounds included; the two weights sum to 1 within 1e-6; decay is
-    per day; limits of tokens and items are integers. Raises ConfigError listing every wrong field.
+    per day; `supersede_line` is a likeness of two statements (newer.py); limits of tokens and items are integers.
+    Raises ConfigError listing every wrong field.
     """
 
     max_tokens: int = 3000

@@ -1,4 +1,7 @@
-"""How much a packet's age takes from its score: a pure function of two times."""
+"""How much a packet's age takes from its score: a pure function of two times.
+
+Which of two statements on one thing holds is not told by their ages alone: see newer.py.
+"""
 
 from __future__ import annotations
 
