@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from ctx_vector import audit_tables as tables
+from ctx_vector.audit_encode import FORMAT
 from ctx_vector.config import ContextConfig
-from ctx_vector.errors import CtxVectorError, InputError
+from ctx_vector.errors import ConfigError, InputError, SchemaError
 from ctx_vector.packets import Budget, BuiltContext, ContextPacket, Decision, SourceUse
 from ctx_vector.stages import TokenCounter
-from ctx_vector.tokens import DEFAULT_TOKENIZER
 from ctx_vector.tokens import TokenCounter as ExactCounter
 from ctx_vector.trace import Trace
 from ctx_vector.trace_dump import known_fields, load, parsed, value_of
@@ -26,6 +27,7 @@ LISTED = (
     "dropped", "trimmed", "warnings", "faults", "build_ms", "knowledge_version", "strategy", "model", "tokenizer",
     "version", "config_hash", "redacted", "purged",
 )  # fmt: skip
+_A_RUN: Final = 3  # entries of what names several messages in a row
 FLAGS = ("trimmed", "redacted", "purged")
 
 
@@ -107,7 +109,7 @@ class BuildRecord:
 
 
 def decode(conn: sqlite3.Connection, id_: str) -> BuildRecord:
-    """Return a build by its whole id. Raises CtxVectorError when its trace cannot be read by this version."""
+    """Return a build by its whole id. Raises SchemaError when a newer version of this package has recorded it."""
     names = (*LISTED, "source_stats", "messages", "refs", "record", "config_id")
     row = conn.execute(f"SELECT {', '.join(names)} FROM context_logs WHERE id = ?", (id_,)).fetchone()
     values = dict(zip(names, row, strict=True))
@@ -115,6 +117,11 @@ def decode(conn: sqlite3.Connection, id_: str) -> BuildRecord:
     feedback = conn.execute("SELECT at, value, note, variant FROM feedback WHERE build = ? ORDER BY id", (id_,))
     shelf = Shelf(conn, values["refs"])
     record = json.loads(zlib.decompress(values["record"]))
+    if record["format"] > FORMAT:
+        raise SchemaError(
+            f"the build {id_} was recorded by ctx_vector {values['version']}, which this version cannot read; "
+            "upgrade with: pip install -U ctx_vector"
+        )
     trace = load(record["trace"], restored(config), shelf)
     built = _built(record, trace, shelf, json.loads(values["source_stats"]), json.loads(values["messages"]))
     return BuildRecord(
@@ -145,11 +152,11 @@ def _built(
 ) -> BuiltContext:
     rows, pieces = record["rows"]
     text = shelf.joined(pieces)
-    fates = [_decision(item, trace, shelf) for item in record["decisions"]]
+    fates = [fate for item in record["decisions"] for fate in _decisions(item, trace, shelf)]
     total, used, text_tokens, message_tokens, shared, more = record["budget"]
     sources = {}
     for name, use in uses.items():
-        known = {key: value for key, value in use.items() if key != "failed"}
+        known = known_fields(SourceUse, use)
         fault = record["source_faults"].get(name)
         sources[name] = SourceUse(**known, fault=shelf.text(fault) if fault is not None else "")
     meta = dict(record["meta"])
@@ -161,7 +168,7 @@ def _built(
         sections=_sections(record["sections"], text, shelf),
         kept=tuple(fates[: record["kept"]]),
         dropped=tuple(fates[record["kept"] :]),
-        budget=Budget(total, used, text_tokens, message_tokens, shared, sources, **more),
+        budget=Budget(total, used, text_tokens, message_tokens, shared, sources, **known_fields(Budget, more)),
         stats=record["stats"],
         meta=meta,
         warnings=tuple(shelf.text(ref) for ref in record["warnings"]),
@@ -189,6 +196,15 @@ def _sections(written: Sequence[Sequence[Any]], text: str, shelf: Shelf) -> dict
     }
 
 
+def _decisions(values: Sequence[Any], trace: Trace, shelf: Shelf) -> Iterator[Decision]:
+    which, *rest = values
+    if len(which) == _A_RUN:
+        for place in range(which[1], which[1] + which[2]):
+            yield _decision([[None, place], *rest], trace, shelf)
+    else:
+        yield _decision(values, trace, shelf)
+
+
 def _decision(values: Sequence[Any], trace: Trace, shelf: Shelf) -> Decision:
     (which, section, relevance, recency, score, tokens, action, reason, detail, rendered, *more) = values
     if isinstance(which[0], int):
@@ -211,7 +227,7 @@ def _decision(values: Sequence[Any], trace: Trace, shelf: Shelf) -> Decision:
         reason,
         detail,
         shelf.joined(rendered) if rendered else "",
-        **(more[0] if more else {}),
+        **known_fields(Decision, more[0] if more else {}),
     )
 
 
@@ -255,12 +271,19 @@ class _Recorded:
 
 
 def restored(values: Mapping[str, Any]) -> ContextConfig:
-    """Return the config of a recorded build; its strategy is a name, its tokenizer the default if it was an object."""
-    strategy = _Recorded(str(values.get("strategy")))
-    try:
-        return ContextConfig.from_dict({**values, "strategy": strategy})
-    except CtxVectorError:
-        return ContextConfig.from_dict({**values, "strategy": strategy, "tokenizer": DEFAULT_TOKENIZER})
+    """Return the config of a recorded build; its strategy is a name, its tokenizer the default if it was an object.
+
+    Fields that another version of this package knew, or wants otherwise, are left at their defaults.
+    """
+    given = {**values, "strategy": _Recorded(str(values.get("strategy")))}
+    while True:
+        try:
+            return ContextConfig.from_dict(given)
+        except ConfigError as error:
+            wrong = {re.split(r"[.: ]", problem, maxsplit=1)[0] for problem in error.problems}
+            if not wrong & given.keys():
+                raise
+            given = {name: value for name, value in given.items() if name not in wrong}
 
 
 def restored_counter(facts: Mapping[str, Any]) -> TokenCounter:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import audit_purge
 from ctx_vector import audit_tables as tables
-from ctx_vector.audit_keeper import Keeper
+from ctx_vector.audit_keeper import BLOCK, Keeper
 from ctx_vector.escaping import single_line
 from ctx_vector.packets import (
     Budget,
@@ -33,8 +33,11 @@ from ctx_vector.trace_dump import dump, plain_part
 if TYPE_CHECKING:
     pass
 
+#: Of `record`: changes when an older reader could misread it.
+FORMAT: Final = 1
 _CUT_REASONS: Final = ("budget", "quota", "oversize")
 _GAP: Final = 400  # characters between two pieces: joiners, labels, closing lines
+_PLAIN_FATE: Final = 10  # entries of a decision without more
 _SURE: Final = 80  # characters that stand between two pieces only when one was not found
 
 # fields that are written by name below; what is added to these classes later goes along as JSON
@@ -99,16 +102,18 @@ def encode(entry: Entry, keeper: Keeper, purged: frozenset[bytes] = frozenset())
     """
     built, trace = entry.built, entry.built.trace
     keeper.begin(blank=bool(purged) and _holds(trace, purged))
-    dumped = dump(trace, keeper)
-    writer = _Writer(built, keeper)
+    places = {id(item.packet): place for place, item in enumerate(trace.said)}
+    dumped = dump(trace, keeper, places)
+    writer = _Writer(built, keeper, places)
     meta = dict(entry.meta)
     history = dict(meta.get("history") or {})
     if history.get("fallback"):
         history["fallback"] = keeper.text(history["fallback"])
     record = {
+        "format": FORMAT,
         "rows": writer.rows(),
         "sections": writer.sections(),
-        "decisions": [writer.decision(item) for item in (*built.kept, *built.dropped)],
+        "decisions": [*map(writer.decision, built.kept), *writer.dropped(built.dropped)],
         "kept": len(built.kept),
         "budget": [
             built.budget.total_limit,
@@ -191,24 +196,33 @@ def _holds(trace: Trace, purged: frozenset[bytes]) -> bool:
     return False
 
 
+def _same_fate(one: Decision, two: Decision) -> bool:
+    return (
+        one.reason == two.reason
+        and one.detail == two.detail
+        and one.score == two.score
+        and one.recency == two.recency
+        and one.relevance == two.relevance
+        and not rest_of(one)
+    )
+
+
 class _Writer:
     """Writes the parts of one build as ids of texts: a ref is an id, or [id, start, end] for a part of that text."""
 
-    def __init__(self, built: BuiltContext, keeper: Keeper) -> None:
+    def __init__(self, built: BuiltContext, keeper: Keeper, places: Mapping[int, int]) -> None:
         self._built = built
         self._keeper = keeper
         trace = built.trace
         self._candidates = {id(item.packet): place for place, item in enumerate(trace.gathered.candidates)}
-        self._said = {id(item.packet): place for place, item in enumerate(trace.said)}
+        self._said = places
         self._refs: dict[int, list[Any]] = {}  # of what kept decisions show, by id(decision)
         self._shown: dict[str, tuple[list[Any], Decision, int]] = {}
-        self._contents: set[str] = {item.packet.content for item in trace.said}
         self._bases: list[int] = []
         self._texts: list[tuple[str, list[Any]]] = []
         for item in built.kept:
             base = keeper.text(item.packet.content)
             self._bases.append(base)
-            self._contents.add(item.packet.content)
             refs = self._refs[id(item)] = self._split(item.rendered, item, base)
             self._shown[item.rendered + "\n"] = [*refs, keeper.text("\n")], item, base
         for body, _, result in trace.shortened.entries:
@@ -337,6 +351,42 @@ class _Writer:
         ]
         return [*made, rest] if (rest := rest_of(item)) else made
 
+    def dropped(self, items: Sequence[Decision]) -> list[Any]:
+        """Return the fates of what was dropped; messages in a row with one fate as [None, first message, how many].
+
+        What the history left out comes last, and is mostly the same as in the build before: it is written in blocks.
+        """
+        said = self._built.trace.said
+        start = 0
+        while start < len(items) and not self._left_out(items[start], said):
+            start += 1
+        made = [self.decision(item) for item in items[:start]]
+        for at in range(start, len(items), BLOCK):
+            block = items[at : at + BLOCK]
+            first = self._said.get(id(block[0].packet), -1)
+            made += self._keeper.fates(block, first, lambda block=block: self._runs(block))  # type: ignore[misc]
+        return made
+
+    def _left_out(self, item: Decision, said: Sequence[Any]) -> bool:
+        place = self._said.get(id(item.packet))
+        return place is not None and said[place].dropped is item
+
+    def _runs(self, items: Sequence[Decision]) -> list[Any]:
+        made: list[Any] = []
+        last: Decision | None = None
+        next_place = -1
+        for item in items:
+            place = self._said.get(id(item.packet), -1)
+            if last is not None and place == next_place and _same_fate(item, last):
+                which = made[-1][0]
+                which[2:] = [next_place + 1 - which[1]]
+                next_place += 1
+                continue
+            made.append(self.decision(item))
+            plain = place >= 0 and made[-1][0][0] is None and len(made[-1]) == _PLAIN_FATE
+            last, next_place = (item, place + 1) if plain else (None, -1)
+        return made
+
     def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Return a chat message with refs for its content; what else it has is one more text."""
         content = message.get("content")
@@ -354,10 +404,10 @@ class _Writer:
 
     def _message_refs(self, content: str, *, system: bool) -> Sequence[Any]:
         keeper = self._keeper
-        if content in self._contents:
-            return [keeper.text(content)]
         if system and content.startswith("["):
             return self._pieces(content)
+        if keeper.knows(content):
+            return [keeper.text(content)]
         found = keeper.text(content)
         for item in self._built.kept:
             if item.action != "full":

@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import audit_purge
 from ctx_vector import audit_tables as tables
 from ctx_vector.errors import StoreError
-from ctx_vector.packets import Candidate, ContextPacket, Origin, clean_text, json_ready
+from ctx_vector.packets import Candidate, ContextPacket, Decision, Origin, clean_text, json_ready
+from ctx_vector.trace_dump import dump_said
 
 if TYPE_CHECKING:
     from ctx_vector.config import ContextConfig
+    from ctx_vector.history import Said
 
 Redact = Callable[[str], str]
 
 #: What a text says that could not be redacted.
 NOT_REDACTED: Final = "(not stored: the redaction failed)"
 _MOST_CACHED: Final = 32_000_000  # characters
+_MOST_BLOCKS: Final = 500
+#: Messages of a conversation that are remembered together.
+BLOCK: Final = 128
 # made once: `json.dumps` makes one for each call that is not plain
 _PLAIN: Final = json.JSONEncoder(ensure_ascii=False)
 _STRICT: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
@@ -42,6 +47,9 @@ class Keeper:
         self._cached = 0
         self._packets: dict[tuple[Any, ...], int] = {}
         self._configs: dict[str, int] = {}
+        # blocks of conversations by the ids of their objects, which are kept so that no other gets such an id
+        self._said: dict[tuple[int, ...], tuple[Sequence[Said], list[Any], set[int]]] = {}
+        self._fates: dict[tuple[int, ...], tuple[Sequence[Decision], list[Any]]] = {}
         self._links: set[tuple[int, int]] = set()
         self._linked: set[str] = set()
         self._generation = -1
@@ -59,13 +67,14 @@ class Keeper:
     def open(self, conn: sqlite3.Connection) -> None:
         """Begin a transaction."""
         generation = tables.generation(conn)
-        if generation != self._generation or self._cached > _MOST_CACHED:
+        if generation != self._generation or self._cached > _MOST_CACHED or len(self._said) > _MOST_BLOCKS:
             self.forget()
         self._generation, self._conn = generation, conn
 
     def forget(self) -> None:
         """Remember nothing: something was deleted, or a transaction was rolled back."""
         self._ids, self._packets, self._configs, self._links, self._cached = {}, {}, {}, set(), 0
+        self._said, self._fates = {}, {}
 
     def begin(self, *, blank: bool = False) -> None:
         """Begin a build; `blank` keeps none of its texts."""
@@ -177,6 +186,37 @@ class Keeper:
             hash_ = "randomblob(16)" if self.blank else "?1"
             row = (self._conn.execute(f"{made} VALUES ({hash_}, ?2, ?3, ?4, ?5, ?6, ?7, ?8)", values).lastrowid or 0,)
         return int(row[0])
+
+    def said(self, items: Sequence[Said]) -> list[Any]:
+        """Return messages of a conversation as `dump_said` writes them."""
+        rows: list[Any] = []
+        for start in range(0, len(items), BLOCK):
+            block = items[start : start + BLOCK]
+            key = tuple(map(id, block))
+            known = self._said.get(key)
+            if known is None or self.blank:
+                before, self.contents = self.contents, set()
+                known = (block, [dump_said(item, self) for item in block], self.contents)
+                self.contents = before
+                if not self.blank and len(block) == BLOCK:
+                    self._said[key] = known
+            rows += known[1]
+            self.contents |= known[2]
+        return rows
+
+    def fates(self, items: Sequence[Decision], first: int, write: Callable[[], list[Any]]) -> list[Any]:
+        """Return what `write` makes of fates that stay the same from build to build; `first` is the first's place."""
+        key = (first, *map(id, items))
+        known = self._fates.get(key)
+        if known is None or self.blank:
+            known = (items, write())
+            if not self.blank and len(items) == BLOCK:
+                self._fates[key] = known
+        return known[1]
+
+    def knows(self, text: str) -> bool:
+        """Return whether a text was kept already."""
+        return text in self._ids
 
     def config(self, config: ContextConfig, name: str) -> int:
         """Return the id of a config; equal ones have the same name."""

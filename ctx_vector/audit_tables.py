@@ -20,6 +20,7 @@ import hashlib
 import logging
 import sqlite3
 import sys
+import zlib
 from array import array
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -103,18 +104,18 @@ def generation(conn: sqlite3.Connection) -> int:
 
 
 def pack_refs(contents: Iterable[int], packets: Iterable[int]) -> bytes:
-    """Return the ids of contents and packets, little endian, 4 bytes each, after the number of the contents."""
+    """Return the ids of contents and packets, little endian, 4 bytes each, after the number of the contents; zipped."""
     first = sorted(contents)
     ids = array("I", [len(first), *first, *sorted(packets)])
     if sys.byteorder == "big":
         ids.byteswap()
-    return ids.tobytes()
+    return zlib.compress(ids.tobytes(), 1)
 
 
 def unpack_refs(blob: bytes) -> tuple[Sequence[int], Sequence[int]]:
     """Return what `pack_refs` was given, sorted."""
     ids = array("I")
-    ids.frombytes(blob)
+    ids.frombytes(zlib.decompress(blob))
     if sys.byteorder == "big":
         ids.byteswap()
     return ids[1 : 1 + ids[0]], ids[1 + ids[0] :]

@@ -105,7 +105,7 @@ class Writer:
             self._waiting.append(entry)
             self._chars += entry.size
             self._accepted += 1
-            if self._thread is None:
+            if self._thread is None or not self._thread.is_alive():
                 self._start()
             elif len(self._waiting) == 1:
                 self._wake.notify_all()
@@ -240,6 +240,10 @@ class Writer:
             except StoreError as error:
                 self._keeper.forget()
                 problem = str(error)
+            except Exception as error:  # a fault of ours must not end the thread, or nothing would be recorded any more
+                self._keeper.forget()
+                problem = f"unexpected {type(error).__name__}: {error}"
+                log.debug("the audit failed", exc_info=True)
             with self._wake:
                 if problem:
                     self._failed = attempt

@@ -46,6 +46,10 @@ class Pool(Protocol):
         """Keep the packet of a candidate."""
         ...
 
+    def said(self, items: Sequence[Said]) -> list[Any]:
+        """Keep messages, each as `dump_said` gives it; most of a conversation was kept by an earlier build."""
+        ...
+
 
 class Shelf(Protocol):
     """Gives back what a Pool has kept."""
@@ -59,10 +63,12 @@ class Shelf(Protocol):
         ...
 
 
-def dump(trace: Trace, pool: Pool) -> dict[str, Any]:
-    """Return a trace as JSON-ready values, but for its config, with texts and packets in `pool`."""
+def dump(trace: Trace, pool: Pool, places: Mapping[int, int]) -> dict[str, Any]:
+    """Return a trace as JSON-ready values, but for its config, with texts and packets in `pool`.
+
+    `places` are those of the messages of its conversation, by the id of their packets.
+    """
     text = pool.text
-    places = {id(item.packet): place for place, item in enumerate(trace.said)}
     candidates = []
     for item in trace.gathered.candidates:
         place = places.get(id(item.packet)) if item.message is not None else None
@@ -82,7 +88,7 @@ def dump(trace: Trace, pool: Pool) -> dict[str, Any]:
         "model_max_tokens": trace.model_max_tokens,
         "sources": trace.sources,
         "asked": trace.asked,
-        "said": [_dump_said(item, pool) for item in trace.said],
+        "said": pool.said(trace.said),
         "plan": [
             plan.strategy,
             plan.order,
@@ -123,7 +129,7 @@ def load(values: Mapping[str, Any], config: ContextConfig, shelf: Shelf) -> Trac
             )
         if "image" in more:
             more["image"] = parsed(text(more["image"]), {})
-        candidates.append(Candidate(own, source, rank, message=message, **more))
+        candidates.append(Candidate(own, source, rank, message=message, **known_fields(Candidate, more)))
     return Trace(
         text(values["query"]),
         datetime.fromisoformat(values["now"]),
@@ -176,12 +182,12 @@ def value_of(text: str) -> Any:
 
 
 def known_fields(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those values that are fields of a dataclass: a purge may have hit a name."""
+    """Return those values that are fields of a dataclass: a purge may have hit a name, a version have had others."""
     names = {item.name for item in fields(kind)}
     return {name: value for name, value in values.items() if name in names}
 
 
-def _dump_said(item: Said, pool: Pool) -> list[Any]:
+def dump_said(item: Said, pool: Pool) -> list[Any]:
     """Return [role, content, time, more, parts], as far as there is any; `more` is one text, a part another."""
     message = item.message
     stamp = message.timestamp.isoformat() if message.timestamp else None

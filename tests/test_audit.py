@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 import sqlite3
+import zlib
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -12,10 +13,10 @@ import pytest
 from audit_help import evidence, varied
 from pipeline_help import NOW, HashEncoder, plain
 
-from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, KnowledgeBase, Memory, MemoryTool, RAGTool
+from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, KnowledgeBase, Memory, MemoryTool, Message, RAGTool
 from ctx_vector.audit import AuditLog, size_of
 from ctx_vector.audit_stats import quota_of, span_of
-from ctx_vector.errors import InputError, StoreError
+from ctx_vector.errors import InputError, SchemaError, StoreError
 
 
 @pytest.fixture
@@ -133,6 +134,42 @@ def test_a_strategy_of_the_callers_need_not_be_there(log):
     built = jaccard(log, strategy=Judge()).assemble("fox", documents=["a", "bb", "ccc"], now=NOW)
     assert log.replay("last").equal and log.list()[0]["strategy"] == "judge"
     assert evidence(log.replay("last").built) == evidence(built)
+
+
+def test_a_record_of_another_version_is_shown_as_far_as_it_is_known(log):
+    jaccard(log, max_tokens=700).assemble("fox", documents=["a fox"], now=NOW)
+    log.flush()
+    with closing(sqlite3.connect(log.path)) as conn, conn:
+        config = json.loads(conn.execute("SELECT config FROM configs").fetchone()[0])
+        changed = json.dumps({**config, "fill": "sideways", "was_there_once": 7, "tokenizer": "callable:gone"})
+        conn.execute("UPDATE configs SET config = ?", (changed,))
+    record = log.show("last")
+    assert record.config["was_there_once"] == 7 and "a fox" in record.built.text
+    assert record.built.trace.config.max_tokens == 700 and record.built.trace.config.fill == "skip"
+    with closing(sqlite3.connect(log.path)) as conn, conn:
+        record = json.loads(zlib.decompress(conn.execute("SELECT record FROM context_logs").fetchone()[0]))
+        newer = zlib.compress(json.dumps({**record, "format": 99}).encode())
+        conn.execute("UPDATE context_logs SET record = ?, version = '9.0'", (newer,))
+    with pytest.raises(SchemaError, match=r"recorded by ctx_vector 9.0, which this version cannot read; upgrade"):
+        log.show("last")
+
+
+def test_a_long_conversation_is_recorded_as_it_grows(log):
+    """Messages and what was left out are written in blocks that are remembered: whole, grown, moved and changed."""
+    builder = jaccard(log, max_tokens=600)
+    said = [{"role": role, "content": f"{role} {n} 消息"} for n in range(400) for role in ("user", "assistant")]
+    stamped = [Message(item["content"], item["role"], NOW - timedelta(hours=n)) for n, item in enumerate(said)]
+    changed = [*said[:100], {"role": "assistant", "content": "changed"}, *said[101:]]
+    made = []
+    for history in (said[:200], said[:600], said, said[300:], said[300:], changed, stamped, stamped[:500], []):
+        made.append(builder.assemble("fox", conversation_history=history, now=NOW))
+        log.flush()
+    for built in made:
+        assert evidence(log.show(built.meta["build_id"]).built) == evidence(built)
+        assert log.replay(built.meta["build_id"]).equal
+    with closing(sqlite3.connect(log.path)) as conn:
+        sizes = [row[0] for row in conn.execute("SELECT length(record) FROM context_logs ORDER BY number")]
+    assert sizes[2] < 6_000
 
 
 def test_a_replay_logs_and_records_nothing(log, caplog):
