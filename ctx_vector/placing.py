@@ -68,8 +68,6 @@ class Placer:
             self.history.summarised = 0
             return [*warnings, "the newest turn of the history does not fit and was left out"]
         bound = self.history.bound
-        if bound is not None and self._held() > bound:
-            warnings.append(f"the newest turn of the history is over the bound of {bound} tokens")
         together = 1 + (len(order) - 1 if self._put_together(order[1:], bound) else 0)
         for place, number in enumerate(order[together:], together):
             if self._put(number, bound):
@@ -78,6 +76,8 @@ class Placer:
                 self._drop(order[place:])
                 break
             self._drop([number])
+        if bound is not None and self._held() > bound:  # an older turn may have filled the hole that was named before
+            warnings.append(f"the newest turn of the history is over the bound of {bound} tokens")
         return warnings + self._put_summary()
 
     def give_back(self, tokens: int) -> bool:
