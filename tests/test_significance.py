@@ -193,6 +193,15 @@ def test_power_is_that_of_the_tables():
     assert smallest_effect(1) is None
 
 
+def test_power_is_a_number_whatever_is_asked_and_grows_with_the_effect():
+    for n in (2, 5, 30, 57, 98, 168, 400, 5000):
+        for family in (1, 92, 1000):
+            found = [power(n, effect, 0.05 / family) for effect in np.linspace(0, 2, 40)]
+            assert np.isfinite(found).all()
+            assert (np.diff(found) >= -1e-9).all()
+            assert found[0] == pytest.approx(0.05 / family, rel=1e-3)
+
+
 def test_power_is_what_simulation_finds():
     rng = np.random.default_rng(11)
     found = np.mean([stats.ttest_1samp(rng.normal(0.4, 1, 30), 0).pvalue <= 0.05 for _ in range(1500)])

@@ -230,7 +230,8 @@ def power(n: int, effect: float, alpha: float = ALPHA) -> float:
     line, shift = stats.t.ppf(1 - alpha / 2, n - 1), abs(effect) * math.sqrt(n)
     if not math.isfinite(line) or shift > 37:  # beyond it nct has no digits left, and there is no doubt left
         return float(shift > line)
-    wrong_side = stats.nct.cdf(-line, n - 1, shift) if shift < 5 else 0.0  # nothing, and no number for SciPy
+    # far from the line SciPy has no number for what is nothing
+    wrong_side = np.nan_to_num(stats.nct.cdf(-line, n - 1, shift)) if shift < 5 else 0.0
     return float(stats.nct.sf(line, n - 1, shift) + wrong_side)
 
 

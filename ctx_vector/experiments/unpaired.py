@@ -107,7 +107,8 @@ def power(each: int, effect: float, alpha: float = ALPHA) -> float:
     line = stats.t.ppf(1 - alpha / 2, free)
     if shift > 37:
         return 1.0
-    wrong_side = stats.nct.cdf(-line, free, shift) if shift < 5 else 0.0
+    # far from the line SciPy has no number for what is nothing
+    wrong_side = np.nan_to_num(stats.nct.cdf(-line, free, shift)) if shift < 5 else 0.0
     return float(stats.nct.sf(line, free, shift) + wrong_side)
 
 
