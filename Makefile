@@ -1,5 +1,5 @@
 # make demo        set up, prepare the model, index the sample knowledge, print a context
-# make test        set up, run the tests (under 5 minutes)
+# make test        set up, run the tests (under 5 minutes), two files at a time (JOBS=n)
 # make test-all    also whole data sets, a million pairs, twenty kills
 # make check       format, lint, types
 # make bench       measure; writes benchmarks/results, and the tables of the READMEs from it
@@ -23,6 +23,7 @@ endif
 APART := $(VENV)/apart
 HELLO_AGENTS := "hello-agents==1.0.0" "openai<2" sniffio python-dotenv
 
+JOBS ?= 2
 KB := .demo/kb
 CTX := $(BIN)/ctx-vector
 
@@ -35,10 +36,10 @@ demo: $(VENV)/.installed
 	  --history data/history/pandas_zh.jsonl --max-tokens 1500 --citations --explain
 
 test: $(VENV)/.tested
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 test-all: $(VENV)/.tested
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "slow or not slow"
 
 check: $(VENV)/.tested
 	$(BIN)/ruff format --check .

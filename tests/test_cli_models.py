@@ -91,6 +91,8 @@ def test_doctor_looks_at_what_is_on_disk(kb: Path, tmp_path: Path, encoder):
         return {row["name"]: row for row in report["checks"]}
 
     shutil.copytree(kb, tmp_path / "kb")
+    for name in ("audit.sqlite3", "audit.sqlite3-wal"):  # of other tests
+        (tmp_path / "kb" / name).unlink(missing_ok=True)
     with Memory(tmp_path / "memory", "ada", encoder) as memory, Memory(tmp_path / "memory", "bob", encoder) as other:
         memory.add("Ada 喜欢喝绿茶")
         memory.add("Ada has a dog")
