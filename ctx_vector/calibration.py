@@ -23,8 +23,9 @@ The hybrid adds what keywords say (keywords.py): the share of the query's terms 
 more. On the scale of u = e / (match - line) it is ``h = u + weight * share``, and h has a map of its own, measured in
 the same way. The weight is 60 times the variance of unrelated u over the median matched u, the ratio by which a linear
 discriminant weighs two kinds of evidence: 5 and 4 for this model in English and Chinese, 3 and over 60 for
-all-MiniLM-L6-v2, which cannot read Chinese. The 60 is the one number chosen (from 40, 60, 80: recall on LoCoMo and
-XQuAD is flat there). A text in another language has hardly any of the query's terms, and keeps its place.
+all-MiniLM-L6-v2, which cannot read Chinese. The 60 is the one number chosen: recall on LoCoMo and XQuAD, which were
+looked at while choosing it, is flat around the weights it gives. A text in another language has hardly any of the
+query's terms, and keeps its place.
 
 The map is fixed for a model, stored as models/calibration/NAME.json, and has a hash of its own: measuring it anew never
 encodes a document again.
