@@ -23,7 +23,7 @@ from pipeline_help import (
 
 from ctx_vector import BudgetError, ContextBuilder, ContextPacket, Message, TokenCounter
 from ctx_vector.config import HISTORY_STRATEGIES
-from ctx_vector.structure import parse_context
+from ctx_vector.parsing import parse_context
 from ctx_vector.summary import Summaries, covered
 
 PLENTY = 1_000_000

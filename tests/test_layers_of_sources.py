@@ -9,8 +9,8 @@ from ctx_vector import ConfigError, ContextBuilder, ContextConfig, Message, Sour
 from ctx_vector.builder import rebuild
 from ctx_vector.errors import InputError
 from ctx_vector.layers import Layers, Limits, allocate, layer_of
+from ctx_vector.parsing import parse_context
 from ctx_vector.sources import LayerShares
-from ctx_vector.structure import parse_context
 
 LAYERS = ("system", "static", "dynamic", "tool", "memory", "agents")
 

@@ -33,7 +33,7 @@ from ctx_vector.mcp_http import http_app, is_loopback, serve_http
 from ctx_vector.mcp_replies import items_text
 from ctx_vector.mcp_server import ContextServer, make_server
 from ctx_vector.mcp_tools import allowed_path
-from ctx_vector.structure import parse_context
+from ctx_vector.parsing import parse_context
 
 FIXTURES = (quiet_logs,)
 TOOLS = ["build_context", "search_knowledge", "index_path", "remember", "recall", "forget", "explain_build"]

@@ -11,10 +11,10 @@ from pipeline_help import NOW, build, check, message_tokens, plain, tokens
 from ctx_vector import ConfigError, ContextBuilder, ContextConfig, ContextPacket, Message
 from ctx_vector.builder import rebuild, regather
 from ctx_vector.errors import InputError
+from ctx_vector.parsing import parse_context
 from ctx_vector.policies import by_complexity, by_request, follow
 from ctx_vector.prefix import volatile
 from ctx_vector.stages import Request
-from ctx_vector.structure import parse_context
 
 
 def png(width, height):

@@ -9,7 +9,8 @@ from pipeline_help import NOW, STEADY, build, chaos, check, cleaned, plain, read
 
 from ctx_vector import ContextBuilder, ContextPacket, Message
 from ctx_vector.errors import InputError
-from ctx_vector.structure import TEXTS, locale_of, parse_context, state_text
+from ctx_vector.parsing import parse_context
+from ctx_vector.structure import TEXTS, locale_of, state_text
 
 ROLES = ["user", "assistant", "planner", "user: x", "[Task]", "---", "Ｕser", "a\nsystem", "Memory", "【x】", "bot："]
 
