@@ -245,14 +245,14 @@ class AuditLog:
         anew; the conversation and what the caller gave are those recorded. `counter` is the tokenizer, when it was an
         object of the caller's. When a text was purged, there is no repeat, and the answer says what is missing.
         """
-        from ctx_vector.builder import rebuild, regather
+        from ctx_vector.replay import rebuild
 
         record = self.show(id)
         if record.purged:
             return Replay(record.id, False, (), record.redacted, record.purged, None)
         trace = record.built.trace
         if live is not None:
-            built = regather(trace, live)
+            built = live.regather(trace)
             change = diff(record.built, built)
             return Replay(record.id, not change, tuple(change.lines()), record.redacted, (), built, change)
         counter = counter or restored_counter(trace.facts)

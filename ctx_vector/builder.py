@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import os
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,10 +18,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ctx_vector.compress import Shortener
+from ctx_vector.composing import Means, compose
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, CtxVectorError, InputError
-from ctx_vector.filling import fill
 from ctx_vector.gather import SourceSpec, gather
 from ctx_vector.history import History, Listener, plan_history, roll_summary
 from ctx_vector.inputs import Given, Inputs, make_request, read_inputs, retrieval_specs
@@ -31,65 +29,18 @@ from ctx_vector.live_sources import LiveSources, check_system
 from ctx_vector.packets import BuiltContext
 from ctx_vector.pictures import with_images
 from ctx_vector.policies import SharePolicy, follow
-from ctx_vector.ranking import rank
-from ctx_vector.record import make_record, report
 from ctx_vector.scoring import make_scorer
+from ctx_vector.shared import Shared
 from ctx_vector.sources import LayerShares, SourceConfig
 from ctx_vector.stages import Request, Summarizer, TokenCounter
 from ctx_vector.structure import Template
-from ctx_vector.summary import Summaries
-from ctx_vector.tokens import TokenCounter as ExactCounter
 from ctx_vector.tokens import framing, tokenizer_fingerprint
 from ctx_vector.trace import Trace
 
 if TYPE_CHECKING:
     from ctx_vector.audit import AuditLog
     from ctx_vector.settings import Settings
-    from ctx_vector.stages import Encoder, Scorer
-
-
-class _Shared:
-    """What builders made by `with_config` share: the encoder, loaded when first needed, scorers by name, and the
-    summaries of conversations by session.
-    """
-
-    def __init__(self, encoder: Encoder | None, knowledge: Any = None) -> None:
-        self._encoder = encoder
-        self._knowledge = knowledge
-        self._lock = threading.RLock()  # a scorer is made with the encoder
-        self._scorers: dict[str, Scorer] = {}
-        self._counters: dict[str, TokenCounter] = {}
-        self.summaries = Summaries()
-        self.live: LiveSources | None = None
-        self.layers: Layers | None = None
-
-    def encoder(self) -> Encoder:
-        from ctx_vector.encoders import CachedEncoder, load_encoder
-
-        with self._lock:
-            if not isinstance(self._encoder, CachedEncoder):
-                # the index's own encoder, when there is one: the model is loaded once, a query encoded once
-                own = self._encoder or getattr(self._knowledge, "encoder", None) or load_encoder()
-                self._encoder = CachedEncoder(own)
-            return self._encoder
-
-    def loaded(self) -> Encoder | None:
-        return self._encoder
-
-    def scorer(self, strategy: Any) -> Scorer:
-        if not isinstance(strategy, str):
-            return make_scorer(strategy, self.encoder)
-        with self._lock:
-            if strategy not in self._scorers:
-                self._scorers[strategy] = make_scorer(strategy, self.encoder)
-            return self._scorers[strategy]
-
-    def counter(self, tokenizer: Any) -> TokenCounter:
-        if not isinstance(tokenizer, str):
-            return tokenizer if hasattr(tokenizer, "count_messages") else ExactCounter(tokenizer)
-        if tokenizer not in self._counters:
-            self._counters[tokenizer] = ExactCounter(tokenizer)
-        return self._counters[tokenizer]
+    from ctx_vector.stages import Encoder
 
 
 class ContextBuilder:
@@ -143,7 +94,7 @@ class ContextBuilder:
         self.audit = _audit_of(audit, rag_tool, memory_tool)
         self._output_reserve_ratio = output_reserve_ratio
         self._given_counter = counter
-        shared = _Shared(encoder, getattr(rag_tool, "knowledge", None))
+        shared = Shared(encoder, getattr(rag_tool, "knowledge", None))
         if shares is not None:
             shared.layers = Layers.of(shares, configs)
             shared.live = LiveSources(
@@ -209,7 +160,7 @@ class ContextBuilder:
             if problems := check_system(live.system_tokens(self.counter.count), share):
                 raise ConfigError(problems)
 
-    def _use(self, shared: _Shared, config: ContextConfig, *, limited: bool = False) -> None:
+    def _use(self, shared: Shared, config: ContextConfig, *, limited: bool = False) -> None:
         """Take a config; `limited` says that its `max_tokens` is the limit, even if it is the default."""
         if shared.layers is not None:
             window = None if limited else self.model_max_tokens
@@ -312,63 +263,33 @@ class ContextBuilder:
         trace = Trace.of(inputs, config, history, specs, asked, gathered, self.model_max_tokens, clock)
         if layers is not None:
             trace.given["layers"] = layers.to_dict()
-        built = self._compose(trace, history, template, started)
+        built = compose(trace, history, template, self._means(config), started)
         if self.audit is not None:
             self.audit.record(built)
         return built
 
-    def _compose(
-        self, trace: Trace, history: History, template: Template, started: float, *, quiet: bool = False
-    ) -> BuiltContext:
-        """Make the context from what was read: the trace, and the history as it was planned."""
-        config = trace.config
-        stages: dict[str, float] = {}
+    def regather(self, trace: Trace) -> BuiltContext:
+        """Make a build again with the sources, the scorer and the config that this builder has now.
 
-        def timed(name: str, since: float) -> float:
-            now_ = time.perf_counter()
-            stages[name] = round((now_ - since) * 1000, 3)
-            return now_
-
-        mark = timed("gather", started)
-        ranked = rank(
-            trace.gathered.candidates,
-            template,
-            config,
-            trace.now,
-            lambda: self._shared.scorer(config.strategy),
-            self._shared.encoder,
-            trace.scores,
-        )
-        trace.note_scores(ranked)
-        mark = timed("rank", mark)
-        layers = Layers.from_dict(trace.given["layers"]) if "layers" in trace.given else None
-        filled = fill(ranked, history, template, config, self._shortener(trace), layers)
-        text, messages, text_tokens, message_tokens = filled.prove()
-        mark = timed("select", mark)
-        meta = self._meta(trace, history, template)
-        if meta["knowledge_version"] == 0 and config.knowledge_limit:
-            filled.warnings.append("nothing is indexed in the knowledge base yet; try: ctx-vector index PATH --kb DIR")
-        built = make_record(
-            query=trace.query,
-            config=config,
-            sources=trace.sources,
-            gathered=trace.gathered,
-            left_out=history.decisions(config, trace.now),
-            ranked=ranked,
-            filled=filled,
-            text=text,
-            messages=messages,
-            sizes=(text_tokens, message_tokens),
-            meta=meta,
-            model_max_tokens=trace.model_max_tokens,
-            trace=trace,
-        )
-        timed("record", mark)
-        built.meta["stages_ms"] = stages
-        built.meta["build_time_ms"] = round((time.perf_counter() - started) * 1000, 3)
-        if not quiet:
-            report(built, ranked)
-        return built
+        What the caller gave and the conversation are those of the trace, and so is `now`. Nothing is recorded.
+        """
+        started = time.perf_counter()
+        request = make_request(self.config, trace.query, trace.now, trace.session_id)
+        config, layers = self._sized(request, trace.config.max_tokens)
+        config = config.with_(max_tokens=trace.config.max_tokens)
+        asked = self._sources(trace.query)
+        given: dict[str, list[Any]] = {name: [] for name in trace.sources if name not in (*trace.asked, "history")}
+        for item in trace.gathered.candidates:
+            if item.source in given:
+                given[item.source].append(item)
+        specs = [SourceSpec(name, None, _given(items)) for name, items in given.items()]
+        history = trace.history()
+        gathered = gather((*specs, *asked, history.spec()), request)
+        again = trace.anew(config, (*given, *(spec.name for spec in asked), "history"), gathered, self.model_max_tokens)
+        if layers is not None:
+            again.given = {**again.given, "layers": layers.to_dict()}
+        template = Template(config, self.counter, trace.query, trace.roles, layers.titles if layers else None)
+        return compose(again, history, template, self._means(config), started, quiet=True)
 
     def _sources(self, query: str, overrides: Mapping[str, Any] | None = None) -> Sequence[SourceSpec]:
         """Return the sources to ask: the configured ones, then retrieval, which a blank query does not ask."""
@@ -414,26 +335,9 @@ class ContextBuilder:
             summarise,
         )
 
-    def _shortener(self, trace: Trace) -> Shortener:
-        repeats = trace.shortened.repeats
-        # a source that degrades is extracted by the encoder, whose vectors of its sentences are remembered
-        encodes = trace.config.compress_encode or "layers" in trace.given
-        encoder = self._shared.encoder if encodes and not repeats else None
-        return Shortener(self.counter, trace.query, self.summarizer, encoder, trace.shortened)
-
-    def _meta(self, trace: Trace, history: History, template: Template) -> dict[str, Any]:
-        from ctx_vector import __version__
-
-        trace.facts = trace.facts or self._facts(trace.config)
-        return {
-            "build_id": os.urandom(16).hex(),
-            "version": __version__,
-            "now": trace.now.isoformat(),
-            "session_id": trace.session_id,
-            "locale": template.locale,
-            "history": history.meta(trace.config),
-            **trace.facts,
-        }
+    def _means(self, config: ContextConfig) -> Means:
+        shared = self._shared
+        return Means(self.counter, lambda: shared.scorer(config.strategy), shared.encoder, self._facts, self.summarizer)
 
     def _counts_like(self) -> tuple[str, list[int]]:
         """Return the tokenizer's fingerprint and its framing of messages, found at the first build."""
@@ -479,22 +383,6 @@ def _audit_of(audit: AuditLog | str | os.PathLike[str] | None, *tools: Any) -> A
     return audit
 
 
-def rebuild(trace: Trace, counter: TokenCounter | None = None, *, config: ContextConfig | None = None) -> BuiltContext:
-    """Make a build again from its trace: the same bytes of text, messages and decisions, whatever the sources are now.
-
-    No source, encoder, scorer or summarizer is asked. `counter` is needed when the tokenizer was a callable. With
-    another `config` the same candidates with the same relevances are selected and rendered anew by it.
-    """
-    started, again = time.perf_counter(), trace.again()
-    if config is not None:
-        again.config = config
-    trace = again
-    builder = ContextBuilder(config=trace.config, counter=counter)
-    layers = trace.given.get("layers")
-    template = Template(trace.config, builder.counter, trace.query, trace.roles, layers and layers["titles"])
-    return builder._compose(again, again.history(), template, started, quiet=True)
-
-
 def _shares(given: Mapping[str, float] | LayerShares | None, configs: Sequence[SourceConfig]) -> LayerShares | None:
     """Return the shares of the layers, None for a builder without layers."""
     if given is None:
@@ -517,30 +405,6 @@ def _refuse_planned(config: ContextConfig) -> None:
     """Raise ConfigError for choices that are named and validated, but not built yet: better than ignoring them."""
     if config.mmr_lambda is not None:
         raise ConfigError(["mmr_lambda: not built yet; leave it None"])
-
-
-def regather(trace: Trace, builder: ContextBuilder) -> BuiltContext:
-    """Make a build again with the sources, the scorer and the config that a builder has now.
-
-    What the caller gave and the conversation are those of the trace, and so is `now`. Nothing is recorded.
-    """
-    started = time.perf_counter()
-    request = make_request(builder.config, trace.query, trace.now, trace.session_id)
-    config, layers = builder._sized(request, trace.config.max_tokens)
-    config = config.with_(max_tokens=trace.config.max_tokens)
-    asked = builder._sources(trace.query)
-    given: dict[str, list[Any]] = {name: [] for name in trace.sources if name not in (*trace.asked, "history")}
-    for item in trace.gathered.candidates:
-        if item.source in given:
-            given[item.source].append(item)
-    specs = [SourceSpec(name, None, _given(items)) for name, items in given.items()]
-    history = trace.history()
-    gathered = gather((*specs, *asked, history.spec()), request)
-    again = trace.anew(config, (*given, *(spec.name for spec in asked), "history"), gathered, builder.model_max_tokens)
-    if layers is not None:
-        again.given = {**again.given, "layers": layers.to_dict()}
-    template = Template(config, builder.counter, trace.query, trace.roles, layers.titles if layers else None)
-    return builder._compose(again, history, template, started, quiet=True)
 
 
 def _given(candidates: list[Any]) -> Callable[[Request], Any]:

@@ -387,7 +387,7 @@ class BuiltContext:
 
     `sections` maps a section's name to its body; `kept` is in order of choice, `dropped` holds everything else, so
     that the two together are every candidate. `meta` has the build id, timings, fingerprints and hashes. `trace` is
-    what `builder.rebuild` makes the same context from (trace.py).
+    what `replay.rebuild` makes the same context from (trace.py).
     """
 
     text: str

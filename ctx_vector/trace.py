@@ -1,7 +1,7 @@
 """The trace of a build: everything it read, enough to make it again with the same bytes.
 
     gather ── Trace ── compose ── BuiltContext        a build: `ContextBuilder.assemble`
-              Trace ── compose ── BuiltContext        the same again: `builder.rebuild(trace)`
+              Trace ── compose ── BuiltContext        the same again: `replay.rebuild(trace)`
 
 The builder first puts what it has read into a Trace, and makes the context from the Trace alone: a build and its repeat
 are one function of the same object. What comes from outside while composing (relevances, what the shortener made) is

@@ -6,8 +6,8 @@ import pytest
 from pipeline_help import NOW, HashEncoder, check, read, tokens
 
 from ctx_vector import ConfigError, ContextBuilder, ContextConfig, KnowledgeBase, LayerShares, SourceConfig
-from ctx_vector.builder import rebuild
 from ctx_vector.errors import InputError
+from ctx_vector.replay import rebuild
 from ctx_vector.settings import load_settings
 
 FILES = {

@@ -18,11 +18,11 @@ from starlette.testclient import TestClient
 from ctx_vector import ContextConfig
 from ctx_vector.audit import AuditLog
 from ctx_vector.audit_decode import restored_counter
-from ctx_vector.builder import rebuild
 from ctx_vector.errors import InputError
 from ctx_vector.inspector import Stores, make_app, views
 from ctx_vector.inspector.words import WORDS, language_of
 from ctx_vector.packets import DROP_REASONS
+from ctx_vector.replay import rebuild
 
 HOST = "127.0.0.1:8766"
 ORIGIN = f"http://{HOST}"

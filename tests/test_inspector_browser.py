@@ -14,7 +14,7 @@ import pytest
 from inspector_help import CHINESE, MANY, QUESTION, USER, Made, running
 
 from ctx_vector.audit_decode import restored_counter
-from ctx_vector.builder import rebuild
+from ctx_vector.replay import rebuild
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs the package playwright")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from pipeline_help import STEADY, HashEncoder, build, check, tokens
 
 from ctx_vector import ConfigError, ContextBuilder, ContextConfig, Message, SourceConfig
-from ctx_vector.builder import rebuild
 from ctx_vector.errors import InputError
 from ctx_vector.layers import Layers, Limits, allocate, layer_of
 from ctx_vector.parsing import parse_context
+from ctx_vector.replay import rebuild
 from ctx_vector.sources import LayerShares
 
 LAYERS = ("system", "static", "dynamic", "tool", "memory", "agents")

@@ -17,10 +17,10 @@ from pipeline_help import NOW, STEADY
 
 from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, MemoryTool, RAGTool
 from ctx_vector.audit import AuditLog
-from ctx_vector.builder import rebuild
 from ctx_vector.calibration import load_calibration
 from ctx_vector.encoders import CachedEncoder
 from ctx_vector.newer import WIDEST, take_over, width
+from ctx_vector.replay import rebuild
 from ctx_vector.scoring import CosineScorer, HybridScorer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))

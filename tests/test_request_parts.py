@@ -9,11 +9,11 @@ import pytest
 from pipeline_help import NOW, build, check, message_tokens, plain, tokens
 
 from ctx_vector import ConfigError, ContextBuilder, ContextConfig, ContextPacket, Message
-from ctx_vector.builder import rebuild, regather
 from ctx_vector.errors import InputError
 from ctx_vector.parsing import parse_context
 from ctx_vector.policies import by_complexity, by_request, follow
 from ctx_vector.prefix import volatile
+from ctx_vector.replay import rebuild
 from ctx_vector.stages import Request
 
 
@@ -303,7 +303,7 @@ def test_a_build_gathered_again_follows_its_policies_again(shares):
         for n in range(40)
     ]
     built = made.assemble("look up the source", custom_packets=texts, now=NOW)
-    again = regather(built.trace, made)
+    again = made.regather(built.trace)
     assert again.text == built.text
     assert again.trace.given.get("layers") == built.trace.given.get("layers")
 

@@ -15,11 +15,11 @@ from pipeline_help import NOW, STEADY, build, chaos, short_chaos, tokens
 
 from ctx_vector import ContextBuilder, ContextConfig, TokenCounter
 from ctx_vector.audit import AuditLog
-from ctx_vector.builder import rebuild
 from ctx_vector.errors import BudgetError, InputError
 from ctx_vector.images import image_part
 from ctx_vector.json_results import json_line
 from ctx_vector.parsing import parse_context
+from ctx_vector.replay import rebuild
 from ctx_vector.tool_reading import read_tools
 
 FORTY = json.loads((Path(__file__).parent / "data" / "tools.json").read_text(encoding="utf-8"))

@@ -8,7 +8,7 @@ from audit_help import evidence, varied
 from pipeline_help import NOW, plain
 
 from ctx_vector import ContextBuilder, TokenCounter
-from ctx_vector.builder import rebuild
+from ctx_vector.replay import rebuild
 
 
 @pytest.mark.parametrize("start", range(0, 120, 20))

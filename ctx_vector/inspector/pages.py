@@ -165,7 +165,7 @@ class Pages:
         """Return the build with the sliders as they are set, what that changes (None: nothing was set), and why not."""
         from ctx_vector.audit_compare import diff
         from ctx_vector.audit_decode import restored_counter
-        from ctx_vector.builder import rebuild
+        from ctx_vector.replay import rebuild
 
         changes = sliders.changes(record)
         if not changes or record.purged:

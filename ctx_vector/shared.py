@@ -1,0 +1,66 @@
+"""What the builders made from one by `with_config` share, so that another config costs nothing to try.
+
+ContextBuilder ─┬─ Shared: the encoder, loaded when first needed and cached; scorers by name; counters by name;
+with_config ────┘          summaries of conversations by session; the configured sources and their layers
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from ctx_vector.layers import Layers
+from ctx_vector.live_sources import LiveSources
+from ctx_vector.scoring import make_scorer
+from ctx_vector.stages import TokenCounter
+from ctx_vector.summary import Summaries
+from ctx_vector.tokens import TokenCounter as ExactCounter
+
+if TYPE_CHECKING:
+    from ctx_vector.stages import Encoder, Scorer
+
+
+class Shared:
+    """What several builders use in common. Safe to use from several threads."""
+
+    def __init__(self, encoder: Encoder | None, knowledge: Any = None) -> None:
+        self._encoder = encoder
+        self._knowledge = knowledge
+        self._lock = threading.RLock()  # a scorer is made with the encoder
+        self._scorers: dict[str, Scorer] = {}
+        self._counters: dict[str, TokenCounter] = {}
+        self.summaries = Summaries()
+        self.live: LiveSources | None = None
+        self.layers: Layers | None = None
+
+    def encoder(self) -> Encoder:
+        """Return the encoder with its cache; loads it at the first call."""
+        from ctx_vector.encoders import CachedEncoder, load_encoder
+
+        with self._lock:
+            if not isinstance(self._encoder, CachedEncoder):
+                # the index's own encoder, when there is one: the model is loaded once, a query encoded once
+                own = self._encoder or getattr(self._knowledge, "encoder", None) or load_encoder()
+                self._encoder = CachedEncoder(own)
+            return self._encoder
+
+    def loaded(self) -> Encoder | None:
+        """Return the encoder if one was given or loaded, and load none."""
+        return self._encoder
+
+    def scorer(self, strategy: Any) -> Scorer:
+        """Return the scorer of a strategy: one for each name."""
+        if not isinstance(strategy, str):
+            return make_scorer(strategy, self.encoder)
+        with self._lock:
+            if strategy not in self._scorers:
+                self._scorers[strategy] = make_scorer(strategy, self.encoder)
+            return self._scorers[strategy]
+
+    def counter(self, tokenizer: Any) -> TokenCounter:
+        """Return the counter of a tokenizer: one for each name."""
+        if not isinstance(tokenizer, str):
+            return tokenizer if hasattr(tokenizer, "count_messages") else ExactCounter(tokenizer)
+        if tokenizer not in self._counters:
+            self._counters[tokenizer] = ExactCounter(tokenizer)
+        return self._counters[tokenizer]
