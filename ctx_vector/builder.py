@@ -18,13 +18,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ctx_vector.allocation import Layers
 from ctx_vector.composing import Means, compose
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, CtxVectorError, InputError
 from ctx_vector.gather import SourceSpec, gather
 from ctx_vector.history import History, Listener, plan_history, roll_summary
 from ctx_vector.inputs import Given, Inputs, make_request, read_inputs, retrieval_specs
-from ctx_vector.layers import Layers
 from ctx_vector.live_sources import LiveSources, check_system
 from ctx_vector.packets import BuiltContext
 from ctx_vector.pictures import with_images

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ctx_vector.allocation import Layers
 from ctx_vector.compress import Shortener
 from ctx_vector.config import ContextConfig
 from ctx_vector.filling import fill
 from ctx_vector.history import History
-from ctx_vector.layers import Layers
 from ctx_vector.packets import BuiltContext
 from ctx_vector.ranking import rank
 from ctx_vector.record import make_record, report

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ctx_vector.allocation import Allocation, Layers
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import BudgetError
-from ctx_vector.layers import Allocation, LayerFiller, Layers
+from ctx_vector.layers import LayerFiller
 from ctx_vector.layout import Layout
 from ctx_vector.parts import PartFiller
 from ctx_vector.placing import Placer

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
-from ctx_vector.layers import Layers
+from ctx_vector.allocation import Layers
 from ctx_vector.live_sources import LiveSources
 from ctx_vector.scoring import make_scorer
 from ctx_vector.stages import TokenCounter

@@ -30,7 +30,7 @@ LAYERS = {
         trace trace_dump
         live_sources
         inputs record gather history ranking newer pictures policies prefix
-        filling parts layers tool_rows placing select compress parsing structure layout""",
+        filling parts layers allocation tool_rows placing select compress parsing structure layout""",
     "what the stages stand on": """
         audit_tables audit_purge
         tools trim summary source_loaders source_files

@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from pipeline_help import STEADY, HashEncoder, build, check, tokens
 
 from ctx_vector import ConfigError, ContextBuilder, ContextConfig, Message, SourceConfig
+from ctx_vector.allocation import Layers, Limits, allocate
 from ctx_vector.errors import InputError
-from ctx_vector.layers import Layers, Limits, allocate, layer_of
+from ctx_vector.layers import layer_of
 from ctx_vector.parsing import parse_context
 from ctx_vector.replay import rebuild
 from ctx_vector.sources import LayerShares
