@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -37,10 +37,11 @@ LEAST_COMMON: Final = 0.02  # of ordinary texts have a term for it to be kept
 _log = logging.getLogger("ctx_vector.calibration")
 
 
-def measure(encoder: Encoder, rows: Sequence[dict[str, str]]) -> Calibration:
+def measure(encoder: Encoder, rows: Sequence[dict[str, str]], keyword_weight: float = KEYWORD_WEIGHT) -> Calibration:
     """Measure the map of an encoder on background rows with the keys en, zh, q_en, q_zh (models/background).
 
-    A row's own passage and question are left out of the means it is judged by. Encodes 4 texts a row.
+    A row's own passage and question are left out of the means it is judged by. Encodes 4 texts a row. `keyword_weight`
+    is the number chosen for the hybrid (calibration.py).
     """
     import numpy as np
 
@@ -59,7 +60,7 @@ def measure(encoder: Encoder, rows: Sequence[dict[str, str]]) -> Calibration:
     ) -> tuple[HybridMap, dict[str, float]]:
         unit = pair.match - pair.line
         dense = excess / unit
-        weight = KEYWORD_WEIGHT * float(dense[apart].var()) / max(1.0, float(np.median(np.diag(dense))))
+        weight = keyword_weight * float(dense[apart].var()) / max(1.0, float(np.median(np.diag(dense))))
         fused = dense + weight * shares
         mean = float(fused[apart].mean())
         points, seen = _points(mean, fused[apart] - mean, np.diag(fused) - mean)
@@ -107,16 +108,22 @@ def keyword_shares(
     return np.stack([collection.shares(row[f"q_{asked}"], common) for row in rows])
 
 
+def common_terms(rows: Sequence[dict[str, str]], terms_of: Callable[[str], list[str]] = terms) -> dict[str, float]:
+    """Return the share of background texts, or of questions if larger, that have a term, for the common ones."""
+    common: dict[str, float] = {}
+    for key in (*LANGUAGES, *(f"q_{name}" for name in LANGUAGES)):
+        holders = Counter(term for row in rows for term in set(terms_of(row[key])))
+        for term, count in holders.items():
+            if count >= LEAST_COMMON * len(rows):
+                common[term] = max(common.get(term, 0.0), round(count / len(rows), 3))
+    return common
+
+
 def measure_keywords(rows: Sequence[dict[str, str]]) -> dict[str, Any]:
     """Return what models/background/keywords.json holds (keywords.py), measured on background rows."""
     import numpy as np
 
-    common: dict[str, float] = {}
-    for key in (*LANGUAGES, *(f"q_{name}" for name in LANGUAGES)):
-        holders = Counter(term for row in rows for term in set(terms(row[key])))
-        for term, count in holders.items():
-            if count >= LEAST_COMMON * len(rows):
-                common[term] = max(common.get(term, 0.0), round(count / len(rows), 3))
+    common = common_terms(rows)
     by_key = {stem_key(term): share for term, share in common.items()}
     apart = ~np.eye(len(rows), dtype=bool)
     maps: dict[str, list[float]] = {}

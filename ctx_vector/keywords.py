@@ -13,7 +13,7 @@ question finds no more than a name or two in an English text. The rarity of a te
 towards its share of ordinary texts and questions (models/background/keywords.json) by 50 rows: with three candidates
 "the" is still no keyword.
 
-Turns of a conversation lend their terms to their neighbours: `near` names them, and a neighbour's term counts half.
+Turns of a conversation lend their terms to their neighbours: `near` names them, and a neighbour's term counts a part.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
     Keys = NDArray[np.uint32]
     Counts = NDArray[np.uint8]
+    KeysOf = Callable[[str], Sequence[int]]
 
 K1: Final = 1.2
 B: Final = 0.75
 PRIOR_ROWS: Final = 50
-#: What a neighbour's term counts; counts are kept in these units.
 NEAR_SHARE: Final = 0.5
 FILE_NAME: Final = "keywords.json"
 
@@ -63,14 +63,14 @@ class Terms:
     counts: Counts
 
     @classmethod
-    def of(cls, texts: Sequence[str]) -> Terms:
+    def of(cls, texts: Sequence[str], keys_of: KeysOf = term_keys) -> Terms:
         """Return the terms of texts."""
-        return cls.joined([cls.of_one(text) for text in texts])
+        return cls.joined([cls.of_one(text, keys_of) for text in texts])
 
     @classmethod
-    def of_one(cls, text: str) -> Terms:
+    def of_one(cls, text: str, keys_of: KeysOf = term_keys) -> Terms:
         """Return the terms of one text."""
-        found = Counter(term_keys(text))
+        found = Counter(keys_of(text))
         keys = np.fromiter(found, np.uint32, len(found))
         counts = np.minimum(np.fromiter(found.values(), np.int64, len(found)), _MOST_COUNT).astype(np.uint8)
         order = np.argsort(keys)
@@ -114,9 +114,15 @@ class Terms:
 
 
 class Keywords:
-    """The postings of one collection. `near` (n, k) int32 names the neighbours of each row, -1 for none."""
+    """The postings of one collection.
 
-    def __init__(self, rows: Terms, near: NDArray[np.int32] | None = None) -> None:
+    `near` (n, k) int32 names the neighbours of each row, -1 for none; a term of theirs counts what `near_shares` (k)
+    say of their column, half by default.
+    """
+
+    def __init__(
+        self, rows: Terms, near: NDArray[np.int32] | None = None, near_shares: Sequence[float] | None = None
+    ) -> None:
         count = len(rows)
         if count >= _MOST_ROWS:
             raise InputError(f"keywords: expected fewer than {_MOST_ROWS} texts in one language, got {count}")
@@ -127,9 +133,11 @@ class Keywords:
         self._rows = ((postings >> np.uint64(8)) & np.uint64(_MOST_ROWS - 1)).astype(np.int32)
         self._counts = (postings & np.uint64(_MOST_COUNT)).astype(np.uint8)
         self._near = near
+        columns = 0 if near is None else near.shape[1]
+        self._near_shares = np.array([NEAR_SHARE] * columns if near_shares is None else near_shares, np.float64)
         lengths = np.bincount(owners.astype(np.int64), weights=rows.counts, minlength=count)
         if near is not None:
-            lengths = lengths + NEAR_SHARE * np.append(lengths, 0.0)[near].sum(1)
+            lengths = lengths + (self._near_shares * np.append(lengths, 0.0)[near]).sum(1)
         mean = float(lengths.mean()) if count else 0.0
         self._norms = K1 * (1 - B + B * lengths / (mean or 1.0))
 
@@ -142,22 +150,24 @@ class Keywords:
         """Return the rows that have a term, or are lent it, and how often."""
         lent = np.zeros(len(self) + 1)
         lent[rows] = own
-        for column in near[rows].T:  # the neighbours in one direction are different rows
-            lent[column] += NEAR_SHARE * own
+        for column, share in zip(near[rows].T, self._near_shares, strict=True):
+            lent[column] += share * own  # the neighbours in one direction are different rows
         lent[-1] = 0.0  # where -1 points
         held = np.flatnonzero(lent)
         return held, lent[held]
 
-    def shares(self, query: str, common: Mapping[int, float] | None = None) -> NDArray[np.float64]:
+    def shares(
+        self, query: str, common: Mapping[int, float] | None = None, keys_of: KeysOf = term_keys
+    ) -> NDArray[np.float64]:
         """Return the share (n,) float64 in [0, 1) of each text; zeros when the query has no terms.
 
-        `common` replaces the shipped shares of ordinary texts that have a term.
+        `common` replaces the shipped shares of ordinary texts that have a term; `keys_of` is what made the rows.
         """
         if common is None:
             common = keyword_facts().common
         shares = np.zeros(len(self))
         most = 0.0
-        wanted = sorted(set(term_keys(query)))
+        wanted = sorted(set(keys_of(query)))
         places = np.array(wanted, np.uint32)
         bounds = zip(np.searchsorted(self._keys, places), np.searchsorted(self._keys, places, "right"), strict=True)
         for key, (first, last) in zip(wanted, bounds, strict=True):

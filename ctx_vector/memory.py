@@ -33,7 +33,7 @@ from ctx_vector.memory_edit import Edit, T, run_edit
 from ctx_vector.memory_hits import MemoryHit
 from ctx_vector.memory_rows import NewMemory, Row, check_importance, check_type
 from ctx_vector.memory_view import MemoryView, check_memory_model, load_view
-from ctx_vector.memory_words import MemoryWords, load_words
+from ctx_vector.memory_words import DEFAULT_RULES, MemoryWords, WordRules, load_words
 from ctx_vector.packets import as_utc, clean_text
 from ctx_vector.scoring import check_retrieval
 from ctx_vector.store import Store
@@ -55,6 +55,7 @@ class Memory:
 
     `working_capacity` and `working_days` bound memories of the type `working`. One object can be shared by threads, one
     folder by processes and users. `encoder` has to be the one the vectors were made with; `reencode` changes it.
+    `words` and `calibration` are there to measure others than the defaults.
 
     Wherever a method takes `now`, it is the clock unless given.
 
@@ -69,6 +70,8 @@ class Memory:
         *,
         working_capacity: int = 200,
         working_days: float = 7.0,
+        words: WordRules = DEFAULT_RULES,
+        calibration: Calibration | None = None,
     ) -> None:
         if not isinstance(user_id, str) or not user_id.strip() or clean_text(user_id) != user_id:
             raise InputError(f"user_id: expected a name, got {user_id!r}")
@@ -85,6 +88,8 @@ class Memory:
         self.audits = Audits(self._store)
         self._encoder = encoder
         self._calibration: tuple[str, Calibration] | None = None
+        self._own_calibration = calibration
+        self._rules = words
         self._view: MemoryView | None = None
         self._words: MemoryWords | None = None
         self._lock = threading.RLock()
@@ -103,7 +108,9 @@ class Memory:
         """Return the calibration of the encoder; outside of a transaction, for it may have to be measured."""
         with self._lock:
             fingerprint = self.encoder.fingerprint
-            if self._calibration is None or self._calibration[0] != fingerprint:
+            if self._calibration is None and self._own_calibration is not None:
+                self._calibration = fingerprint, self._own_calibration
+            elif self._calibration is None or self._calibration[0] != fingerprint:
                 from ctx_vector.calibration import load_calibration
 
                 self._calibration = fingerprint, load_calibration(self.encoder)
@@ -119,7 +126,7 @@ class Memory:
     def _words_of(self, conn: sqlite3.Connection, view: MemoryView) -> MemoryWords:
         """Return the words of the memories in a view of the snapshot that `conn` is in."""
         with self._lock:
-            self._words = load_words(conn, self.user_id, view.generation, view.facts.ids, self._words)
+            self._words = load_words(conn, self.user_id, view.generation, view.facts.ids, self._words, self._rules)
             return self._words
 
     def _edit(self, work: Callable[[Edit], T], now: datetime | None = None, *, compares: bool = False) -> T:

@@ -14,19 +14,39 @@ of memories that changed. Nothing of them is written anywhere.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from ctx_vector import memory_rows as rows
-from ctx_vector.dialogue import NEIGHBOURS, alone_text, stands_alone
-from ctx_vector.keywords import Keywords, Terms
+from ctx_vector.dialogue import NEIGHBOURS, alone_text, spoken, stands_alone
+from ctx_vector.keywords import NEAR_SHARE, Keywords, Terms
+from ctx_vector.terms import term_keys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class WordRules:
+    """What counts as a memory's words. Measured on conversations it had not seen (benchmarks/locomo.py).
+
+    `near` is what a word of the next turn counts, of the one after it, and so on, in both directions; none: a text by
+    itself. `dated`: the date is among the words. `keys_of` makes a text's terms, `common` is what share of ordinary
+    texts has them (None: as shipped).
+    """
+
+    near: tuple[float, ...] = (NEAR_SHARE,) * NEIGHBOURS
+    dated: bool = True
+    keys_of: Callable[[str], Sequence[int]] = term_keys
+    common: Mapping[int, float] | None = None
+
+
+DEFAULT_RULES: Final = WordRules()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,6 +61,7 @@ class MemoryWords:
     terms: Terms
     sessions: NDArray[np.int64]
     names: dict[str, int]
+    rules: WordRules = DEFAULT_RULES
     _collections: dict[int, Keywords] = field(default_factory=dict)
 
     def shares(self, query: str, code: int, mask: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -49,17 +70,21 @@ class MemoryWords:
         """
         if code not in self._collections:
             places = np.flatnonzero(mask)
-            self._collections[code] = Keywords(self.terms.taken(places), self._near(places))
-        return self._collections[code].shares(query)
+            each = [share for share in self.rules.near for _ in range(2)]
+            self._collections[code] = Keywords(self.terms.taken(places), self._near(places), each)
+        return self._collections[code].shares(query, self.rules.common, self.rules.keys_of)
 
     def _near(self, places: Ids) -> NDArray[np.int32]:
-        """Return the neighbours (rows, 4) of the memories at some places, by their row among these; -1 for none."""
+        """Return the neighbours of the memories at some places, by their row among these, -1 for none: (rows, columns),
+        of each step the one before and the one after.
+        """
         order = np.lexsort((self.ids, self.sessions))  # sessions one after the other, each in order of speaking
         sessions = self.sessions[order]
         row_of = np.full(len(self.ids), -1, np.int32)
         row_of[places] = np.arange(len(places), dtype=np.int32)
-        near = np.full((len(self.ids), 2 * NEIGHBOURS), -1, np.int32)
-        for step in range(1, NEIGHBOURS + 1):
+        reach = len(self.rules.near)
+        near = np.full((len(self.ids), 2 * reach), -1, np.int32)
+        for step in range(1, reach + 1):
             same = np.flatnonzero((sessions[step:] == sessions[:-step]) & (sessions[step:] >= 0))
             earlier, later = order[same], order[same + step]
             near[earlier, 2 * step - 2] = row_of[later]
@@ -67,18 +92,25 @@ class MemoryWords:
         return near[places]
 
 
-def load_words(conn: sqlite3.Connection, user: str, generation: int, ids: Ids, old: MemoryWords | None) -> MemoryWords:
-    """Return the words of the memories `ids` of a generation; `old` itself when it is of that generation.
+def load_words(
+    conn: sqlite3.Connection,
+    user: str,
+    generation: int,
+    ids: Ids,
+    old: MemoryWords | None,
+    rules: WordRules = DEFAULT_RULES,
+) -> MemoryWords:
+    """Return the words of the memories `ids` of a generation; `old`, of the same rules, when it is of that generation.
 
     Only what changed since `old` is read.
     """
     if old is not None and old.generation == generation:
         return old
     if old is None or old.generation > generation:
-        old = MemoryWords(-1, np.empty(0, np.int64), Terms.of([]), np.empty(0, np.int64), {})
+        old = MemoryWords(-1, np.empty(0, np.int64), Terms.of([]), np.empty(0, np.int64), {}, rules)
     fresh = rows.changed_rows(conn, user, old.generation)
     if not fresh and np.array_equal(old.ids, ids):
-        return MemoryWords(generation, ids, old.terms, old.sessions, old.names, old._collections)
+        return MemoryWords(generation, ids, old.terms, old.sessions, old.names, rules, old._collections)
     names = dict(old.names)
     sessions = [
         -1 if row.session is None or stands_alone(row) else names.setdefault(row.session, len(names)) for row in fresh
@@ -87,6 +119,7 @@ def load_words(conn: sqlite3.Connection, user: str, generation: int, ids: Ids, o
     kept = np.flatnonzero(np.isin(old.ids, ids) & ~np.isin(old.ids, read))
     found = np.concatenate((old.ids[kept], read))
     order = np.argsort(found)
-    terms = Terms.joined([old.terms.taken(kept), Terms.of([alone_text(row) for row in fresh])])
+    texts = [alone_text(row) if rules.dated else spoken(row) for row in fresh]
+    terms = Terms.joined([old.terms.taken(kept), Terms.of(texts, rules.keys_of)])
     both = np.concatenate((old.sessions[kept], np.array(sessions, np.int64)))
-    return MemoryWords(generation, found[order], terms.taken(order), both[order], names)
+    return MemoryWords(generation, found[order], terms.taken(order), both[order], names, rules)

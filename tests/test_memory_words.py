@@ -9,9 +9,9 @@ from ctx_vector import ContextBuilder, ContextConfig, MemoryTool
 from ctx_vector.calibration import language_of
 from ctx_vector.dialogue import alone_text
 from ctx_vector.errors import InputError
-from ctx_vector.keywords import keyword_facts
+from ctx_vector.keywords import idf, keyword_facts
 from ctx_vector.memory import Memory
-from ctx_vector.memory_words import load_words
+from ctx_vector.memory_words import WordRules, load_words
 from ctx_vector.scoring import RETRIEVAL
 from ctx_vector.terms import terms
 from tests.knowledge_help import traces
@@ -229,3 +229,27 @@ def test_the_tool_searches_by_a_strategy(talk):
     assert found[0]["content"].endswith("40871-C")
     with pytest.raises(InputError, match="strategy: expected one of"):
         tool.run({"action": "search", "query": "q", "strategy": "dense"})
+
+
+def test_other_rules(tmp_path):
+    """Near shares by step, dates and stems left out: against a count by hand, and only for keywords."""
+    from ctx_vector.terms import stem_key, words
+
+    texts = ["stories of tea", "the kettle sings", "tea stories, told twice", "a new kettle"]
+    rules = WordRules(
+        (1.0, 0.25), dated=False, keys_of=lambda text: [stem_key(word) for word in words(text)], common={}
+    )
+    with Memory(tmp_path, "ada", FastEncoder(), words=rules) as memory:
+        memory.add_many([{"content": text, "session": "s", "timestamp": NOW} for text in texts], now=NOW)
+        found = list(shares_of(memory, "kettle story stories 2026").values())
+        tf = {"kettle": [1.0, 1.25, 2.0, 1.25], "stories": [1.25, 2.0, 1.25, 1.0]}  # own and what is lent
+        lengths = [3 + 3 + 0.25 * 4, 3 + 3 + 4 + 0.25 * 3, 4 + 3 + 3 + 0.25 * 3, 3 + 4 + 0.25 * 3]
+        most = 2 * idf(4, 4, 0.0) + 2 * idf(0, 4, 0.0)
+        for row, share in enumerate(found):
+            norm = 1.2 * (0.25 + 0.75 * lengths[row] / (sum(lengths) / 4))
+            parts = sum(idf(4, 4, 0.0) * counts[row] / (counts[row] + norm) for counts in tf.values())
+            assert share == pytest.approx(parts / most)
+    with Memory(tmp_path, "ada", FastEncoder(), words=WordRules(dated=False)) as memory:
+        assert max(shares_of(memory, str(NOW.year)).values()) == 0
+    with Memory(tmp_path, "ada", FastEncoder()) as memory:
+        assert min(shares_of(memory, str(NOW.year)).values()) > 0
