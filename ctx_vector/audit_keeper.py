@@ -96,20 +96,15 @@ class Keeper:
         """Return the id of a text."""
         if self.blank:
             return self._nothing()
-        if self._redact is not None:
-            text = self.clean(text)
-        found = self._ids.get(text)
-        if found is None:
-            found = self._ids[text] = self._keep(text)
-            self._cached += len(text)
-        self.contents.add(found)
-        return found
+        return self._known(text if self._redact is None else self.clean(text))
 
     def json(self, value: Any) -> int:
         """Return the id of JSON-ready values as one text; what is redacted are the texts in them."""
         if self.blank:
             return self._nothing()
-        text = _PLAIN.encode(self.redacted(value))
+        return self._known(_PLAIN.encode(self.redacted(value)))
+
+    def _known(self, text: str) -> int:
         found = self._ids.get(text)
         if found is None:
             found = self._ids[text] = self._keep(text)

@@ -16,7 +16,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -261,9 +261,9 @@ class KnowledgeBase:
         """Return at most `limit` passages with a score of at least `min_score`, best first; none for a blank query.
 
         `filter` keeps documents whose metadata has these values (a list: one of them). Its key ``source`` is matched
-        against the source, where ``*`` stands for anything: ``{"source": "docs/en/*", "format": "md"}``. With `now`,
-        documents whose ``expires_at`` has come are left out. `strategy` is `cosine`, `hybrid`, `bm25` or `hybrid_rrf`
-        (scoring.py).
+        against the source, where ``*`` stands for anything: ``{"source": "docs/en/*", "format": "md"}``. Documents
+        whose ``expires_at`` has come by `now`, which defaults to the clock, are left out. `strategy` is `cosine`,
+        `hybrid`, `bm25` or `hybrid_rrf` (scoring.py).
 
         Equal scores are ordered newer first, then by id. Raises InputError for arguments out of their bounds, and
         ModelMismatchError when the vectors come from another encoder.
@@ -276,7 +276,7 @@ class KnowledgeBase:
             raise InputError(f"min_score: expected a number in [0, 1], got {min_score!r}")
         if not query.strip():
             return []
-        vector = self.encoder.encode_queries([query])[0]
+        vector, now = self.encoder.encode_queries([query])[0], now or datetime.now(UTC)
         return self.search_vector(query, vector, limit, min_score, filter, strategy=strategy, now=now)
 
     def search_vector(
@@ -290,7 +290,9 @@ class KnowledgeBase:
         strategy: str = "cosine",
         now: datetime | None = None,
     ) -> list[Hit]:
-        """Do what `search` does for a query whose unit vector (dim,) the caller has already."""
+        """Do what `search` does for a query whose unit vector (dim,) the caller has already; without `now` nothing has
+        expired.
+        """
         with self._looking() as (conn, view):
             return self._search(conn, view, query, vector, limit, min_score, filter, now, strategy)
 

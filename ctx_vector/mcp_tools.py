@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -143,7 +142,7 @@ class Tools:
         在本地知识库中按语义搜索，返回带出处的段落。
         """
         only = {"source": source} if source else None
-        hits = self._knowledge.search(query, limit, min_score, only, now=datetime.now(UTC))
+        hits = self._knowledge.search(query, limit, min_score, only)
         reply = mcp_replies.SearchReply(passages=[mcp_replies.Passage.of(hit) for hit in hits])
         return _answer(reply, reply.text(min_score))
 

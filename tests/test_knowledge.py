@@ -501,10 +501,10 @@ def test_filters(kb, docs):
         kb.search("volcano", filter={"source": 3})
 
 
-def test_expired_documents_are_left_out_when_now_is_given(kb):
+def test_expired_documents_are_left_out(kb):
     kb.add_text("The sale ends on Sunday.", "sale", metadata={"expires_at": "2024-06-01T00:00:00+00:00"})
     kb.add_text("The shop opens at nine.", "shop")
-    assert len(kb.search("When is the sale?")) == 2
+    assert sources(kb.search("When is the sale?")) == ["shop"]
     assert len(kb.search("When is the sale?", now=datetime(2024, 5, 31, tzinfo=UTC))) == 2
     assert sources(kb.search("When is the sale?", now=datetime(2024, 6, 1, tzinfo=UTC))) == ["shop"]
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctx_vector.cli.common import (
-    DEFAULT_KB,
     UsageError,
     held_warnings,
     open_audit,
@@ -20,7 +19,7 @@ from ctx_vector.cli.common import (
 )
 from ctx_vector.cli.config import AllowPython, Scope
 from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
-from ctx_vector.cli.options import Audit, Model, NoAudit, guarded
+from ctx_vector.cli.options import Audit, MaybeKb, Model, NoAudit, NoKb, System, guarded
 
 if TYPE_CHECKING:
     from ctx_vector.packets import BuiltContext
@@ -31,13 +30,8 @@ _FORMATS = ("text", "messages", "json")
 @guarded
 def build(
     query: Annotated[str, typer.Argument(metavar="QUERY", help="What the model is to answer.")],
-    kb: Annotated[
-        str | None,
-        typer.Option(
-            "--kb", metavar="DIR", help=f"Folder of the knowledge base. Default: {DEFAULT_KB}, if there is one."
-        ),
-    ] = None,
-    no_kb: Annotated[bool, typer.Option("--no-kb", help="Use no knowledge base.")] = False,
+    kb: MaybeKb = None,
+    no_kb: NoKb = False,
     memory: Folder = None,
     user: Annotated[
         str | None,
@@ -47,9 +41,7 @@ def build(
         str | None,
         typer.Option("--history", metavar="FILE", help="Messages so far: JSON lines or a JSON list (-: stdin)."),
     ] = None,
-    system: Annotated[
-        str | None, typer.Option("--system", metavar="TEXT|@FILE", help="System instructions; never cut.")
-    ] = None,
+    system: System = None,
     state: Annotated[
         str | None, typer.Option("--state", metavar="JSON|@FILE", help="Task state: a text or a JSON object.")
     ] = None,

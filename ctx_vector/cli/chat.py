@@ -10,7 +10,6 @@ import typer
 
 from ctx_vector.adapters.openai import DEFAULT_URL
 from ctx_vector.cli.common import (
-    DEFAULT_KB,
     UsageError,
     note,
     open_audit,
@@ -21,7 +20,7 @@ from ctx_vector.cli.common import (
     used_kb,
 )
 from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
-from ctx_vector.cli.options import Audit, NoAudit, guarded
+from ctx_vector.cli.options import Audit, MaybeKb, NoAudit, NoKb, System, guarded
 from ctx_vector.cli.text import BOLD, plain, style
 from ctx_vector.errors import CtxVectorError
 
@@ -44,21 +43,14 @@ def chat(
         str, typer.Option("--base-url", metavar="URL", help="Address of an OpenAI-compatible API.")
     ] = DEFAULT_URL,
     model: Annotated[str, typer.Option("--model", metavar="NAME", help="Name of the language model there.")] = "local",
-    kb: Annotated[
-        str | None,
-        typer.Option(
-            "--kb", metavar="DIR", help=f"Folder of the knowledge base. Default: {DEFAULT_KB}, if there is one."
-        ),
-    ] = None,
-    no_kb: Annotated[bool, typer.Option("--no-kb", help="Use no knowledge base.")] = False,
+    kb: MaybeKb = None,
+    no_kb: NoKb = False,
     memory: Folder = None,
     user: Annotated[
         str | None,
         typer.Option("--user", metavar="ID", help="Whose memories; nothing is remembered without --user or --memory."),
     ] = None,
-    system: Annotated[
-        str | None, typer.Option("--system", metavar="TEXT|@FILE", help="System instructions; never cut.")
-    ] = None,
+    system: System = None,
     max_tokens: Annotated[int, typer.Option("--max-tokens", metavar="N", help="Size of each context.")] = 4000,
     timeout: Annotated[
         float, typer.Option("--timeout", metavar="SECONDS", help="How long the server may be silent.")

@@ -8,9 +8,15 @@ from typing import Annotated, Any
 
 import typer
 
-from ctx_vector.cli.common import run
+from ctx_vector.cli.common import DEFAULT_KB, run
 
 Kb = Annotated[str, typer.Option("--kb", metavar="DIR", help="Folder of the knowledge base.")]
+MaybeKb = Annotated[
+    str | None,
+    typer.Option("--kb", metavar="DIR", help=f"Folder of the knowledge base. Default: {DEFAULT_KB}, if there is one."),
+]
+NoKb = Annotated[bool, typer.Option("--no-kb", help="Use no knowledge base.")]
+System = Annotated[str | None, typer.Option("--system", metavar="TEXT|@FILE", help="System instructions; never cut.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Model = Annotated[
     str | None,

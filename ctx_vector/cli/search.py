@@ -96,14 +96,11 @@ def search(asked: Search) -> int:
 
 
 def _hits(asked: Search, wanted: Mapping[str, Any], model: str | None) -> list[Hit]:
-    from datetime import UTC, datetime
 
     from ctx_vector.knowledge import KnowledgeBase
 
     with KnowledgeBase(asked.kb, open_encoder(model), create=False) as kb:
-        return kb.search(
-            asked.query, asked.limit, asked.min_score, wanted or None, strategy=asked.strategy, now=datetime.now(UTC)
-        )
+        return kb.search(asked.query, asked.limit, asked.min_score, wanted or None, strategy=asked.strategy)
 
 
 def _model_of(asked: Search) -> str | None:
