@@ -103,6 +103,38 @@ def test_what_is_wrong_is_named_by_line(tmp_path, file, old, new, words):
     assert words in str(error.value)
 
 
+def test_answers_are_read_where_there_are_any(tmp_path):
+    folder = write_beir(tmp_path / "x")
+    assert read_dataset(folder).answers == {}
+    plain = read_dataset(folder).digest
+    rows = [("q2", "d2", "周末上午十点开门"), ("q3", "d3", "for  four weeks"), ("q3", "d4", "逾期还书")]
+    found = lines({"query-id": query, "corpus-id": document, "answer": answer} for query, document, answer in rows)
+    (folder / "answers.jsonl").write_text(found, encoding="utf-8")
+    data = read_dataset(folder)
+    assert data.answers == {"q2": ("周末上午十点开门",), "q3": ("for  four weeks", "逾期还书")}
+    assert data.digest != plain
+    assert data.only(["q1", "q2"]).answers == {"q2": ("周末上午十点开门",)}
+    assert set(read_dataset(folder, write_beir(tmp_path / "y")).answers) == {"x/q2", "x/q3"}
+
+
+@pytest.mark.parametrize(
+    ("query", "document", "answer", "words"),
+    [
+        ("q2", "d2", "九点", "answers.jsonl, line 1: '九点' does not stand in the document 'd2'"),
+        ("q9", "d2", "周末", "line 1: there is no query 'q9'"),
+        ("q2", "d99", "周末", "line 1: there is no document 'd99'"),
+        ("q2", "d2", " ", "line 1: answer: expected a text that is not blank"),
+    ],
+)
+def test_wrong_answers_are_named_by_line(tmp_path, query, document, answer, words):
+    folder = write_beir(tmp_path / "x")
+    row = lines([{"query-id": query, "corpus-id": document, "answer": answer}])
+    (folder / "answers.jsonl").write_text(row, encoding="utf-8")
+    with pytest.raises(InputError) as error:
+        read_dataset(folder)
+    assert words in str(error.value)
+
+
 def test_other_faults_are_told_too(tmp_path):
     with pytest.raises(InputError, match="there is no such folder or file"):
         read_dataset(tmp_path / "nothing")

@@ -65,7 +65,25 @@ def test_one_whole_passage_of_a_document_is_enough():
 
 def test_an_empty_context():
     found = context_metrics([], {"a": 1}, ("a", frozenset({"b"})))
+    assert math.isnan(found.pop("answer_recall"))
     assert found == {"evidence_recall": 0, "all_evidence": 0, "precision": 0, "freshness": 0, "tokens": 0}
+
+
+@pytest.mark.parametrize(
+    ("texts", "answers", "found"),
+    [
+        (["kept for\n  48 hours, then"], ["for 48 hours"], 1),
+        (["kept for 48 ho", "urs"], ["48 hours"], 0),  # in two items it does not stand whole
+        (["\\[tls]\ncert = 1"], ["[tls] cert"], 1),  # the backslash is the context's, not the document's
+        (["保留三十天。\n到期删除"], ["六十天", "三十天"], 1),
+        (["回收站"], ["三十天"], 0),
+        ([], ["三十天"], 0),
+        (["anything"], [], math.nan),
+    ],
+)
+def test_an_answer_stands_whole_in_one_item(texts, answers, found):
+    items = [Item("x", 9, whole=False, text=text) for text in texts]
+    assert context_metrics(items, {"a": 1}, None, answers)["answer_recall"] == pytest.approx(found, nan_ok=True)
 
 
 @pytest.mark.parametrize(

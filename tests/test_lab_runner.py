@@ -71,7 +71,8 @@ def steady(report) -> dict:
 @pytest.mark.parametrize("kind", ["knowledge", "memories"])
 def test_recall_is_what_stands_in_the_text(kind, documents, turns, encoder, cache, tmp_path):
     """By hand: index the texts, build, and look for the evidence's text between the lines of the context."""
-    data = documents if kind == "knowledge" else turns
+    answers = {"q1": ("opens at nine",), "q2": ("上午十点", "五点关门"), "q5": ("power at every desk",)}
+    data = replace(documents if kind == "knowledge" else turns, answers=answers)
     found = run_experiment(data, [Arm("a")], BUDGETS, encoder=encoder, cache=cache)
     assert found.data.kind == kind
     if kind == "knowledge":
@@ -101,6 +102,9 @@ def test_recall_is_what_stands_in_the_text(kind, documents, turns, encoder, cach
             in_text = [id_ for id_ in wanted if f"{TEXTS[id_]}\n" in built.text]
             assert found.values["a"][f"evidence_recall@{budget}"][at] == pytest.approx(len(in_text) / len(wanted))
             assert found.found["a"][budget][at] == frozenset(in_text)
+            answered = float(any(answer in built.text for answer in answers.get(query.id, ())))
+            answered = answered if query.id in answers else math.nan
+            assert found.values["a"][f"answer_recall@{budget}"][at] == pytest.approx(answered, nan_ok=True)
             assert found.values["a"][f"tokens@{budget}"][at] <= budget
             if kind == "memories":
                 rendered = "".join(f"{item.rendered}\n" for item in built.kept)

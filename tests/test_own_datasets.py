@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -168,6 +169,22 @@ def test_knowledge_questions_are_not_copied_from_their_documents(knowledge):
             if query["lang"] == "zh":
                 runs = {stripped[n : n + 12] for n in range(len(stripped) - 11)}
                 assert not any(run in re.sub(r"\W", "", texts[document]) for run in runs), query
+
+
+def test_every_pair_of_grade_2_has_an_answer_that_stands_in_its_document_alone(knowledge):
+    lines = (knowledge.folder / "answers.jsonl").read_text(encoding="utf-8").splitlines()
+    answers = [json.loads(line) for line in lines]
+    pairs = [(row["query-id"], row["corpus-id"]) for row in answers]
+    assert pairs == [(query, document) for query, document, grade in knowledge.qrels if grade == 2]
+    readme = " ".join((knowledge.folder / "README.md").read_text(encoding="utf-8").split())
+    sizes = [len(row["answer"]) for row in answers]
+    assert f"one line for each of the {len(answers)} pairs" in readme
+    assert f"({min(sizes)} to {max(sizes)} characters, half of them under {median(sizes):g})" in readme
+    for row in answers:
+        answer = row["answer"]
+        assert answer == answer.strip() and "\n" not in answer
+        assert [known["_id"] for known in knowledge.corpus if answer in known["text"]] == [row["corpus-id"]], answer
+        assert sum(known["text"].count(answer) for known in knowledge.corpus) == 1, answer
 
 
 def test_every_knowledge_document_is_asked_about(knowledge):

@@ -197,7 +197,7 @@ class Recorder:
         built = build_within(builder, query, setup.corpus, size, fixed)
         items, at, arm = items_of(built, setup.corpus), self._at[query.id], setup.arm
         grades = self.dataset.grades(query)
-        for name, value in context_metrics(items, grades, self.dataset.versions(query)).items():
+        for name, value in context_metrics(items, grades, *self.dataset.expected(query)).items():
             self.values[arm][f"{name}@{size}"][at] = value
         found = frozenset(item.document for item in items if item.whole and grades.get(item.document, 0) > 0)
         self._kept[arm][size][at] = found
@@ -227,7 +227,7 @@ def build_within(builder: ContextBuilder, query: Query, corpus: Corpus, size: in
 
 def items_of(built: BuiltContext, corpus: Corpus) -> list[Item]:
     """Return what was kept, in order of choice, as the metrics want it."""
-    return [Item(corpus.document_of(item), item.tokens, item.action == "full") for item in built.kept]
+    return [Item(corpus.document_of(item), item.tokens, item.action == "full", item.rendered) for item in built.kept]
 
 
 def _refuse_faults(arm: str, built: BuiltContext) -> None:

@@ -5,6 +5,8 @@ fact): statistics may take the group for the unit.
 
 A grade over 0 says that a document is evidence. What the judgements name with grade 0 and an older time than the newest
 evidence is a former version of it: freshness wants the new one, above those (metrics.py).
+
+A query may have answers: words that stand in its evidence, one of which is enough.
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ class Query:
 class Dataset:
     """Documents, queries and graded judgements: `qrels[query id][document id]` is a grade, over 0 for evidence.
 
+    `answers[query id]` are texts any of which answers the query; it may be empty, or lack some queries.
+
     Every query has evidence: those without any are left out by the readers and counted in `skipped`.
 
     Raises InputError for a judgement of something that is not there, or of another collection.
@@ -64,6 +68,7 @@ class Dataset:
     queries: tuple[Query, ...]
     qrels: Mapping[str, Mapping[str, int]]
     skipped: int = 0
+    answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.documents or not self.queries:
@@ -108,7 +113,7 @@ class Dataset:
 
     @cached_property
     def digest(self) -> str:
-        """16 hex digits over documents, queries and grades; the name does not count."""
+        """16 hex digits over documents, queries, grades and answers; the name does not count."""
         state = hashlib.blake2b(digest_size=8)
         for kind, items in ((Document, self.documents), (Query, self.queries)):
             names = [entry.name for entry in fields(kind) if entry.name != "metadata"]
@@ -116,6 +121,8 @@ class Dataset:
                 values = [getattr(item, name) for name in names]
                 state.update(json.dumps(values, default=str).encode() + b"\n")
         state.update(json.dumps({key: dict(self.qrels[key]) for key in sorted(self.qrels)}, sort_keys=True).encode())
+        if self.answers:
+            state.update(json.dumps({key: self.answers[key] for key in sorted(self.answers)}).encode())
         return state.hexdigest()
 
     def grades(self, query: Query) -> Mapping[str, int]:
@@ -136,13 +143,23 @@ class Dataset:
         former = {id_ for id_, grade in grades.items() if grade <= 0 and (old := self._times[id_]) and old < stamp}
         return (newest, frozenset(former)) if former else None
 
+    def expected(self, query: Query) -> tuple[tuple[str, frozenset[str]] | None, tuple[str, ...]]:
+        """Return what a context is measured by besides the grades: versions, and answers."""
+        return self.versions(query), self.answers.get(query.id, ())
+
     # -- parts -------------------------------------------------------------------------------------------------------
 
     def only(self, wanted: Iterable[str], name: str | None = None) -> Dataset:
         """Return the data set with only these queries, by id; the documents stay."""
         chosen = set(wanted)
         queries = tuple(query for query in self.queries if query.id in chosen)
-        return replace(self, name=name or self.name, queries=queries, qrels={q.id: self.qrels[q.id] for q in queries})
+        return replace(
+            self,
+            name=name or self.name,
+            queries=queries,
+            qrels={query.id: self.qrels[query.id] for query in queries},
+            answers={query.id: self.answers[query.id] for query in queries if query.id in self.answers},
+        )
 
     def sample(self, count: int, seed: int = 0) -> Dataset:
         """Return at most `count` of the queries, chosen by a hash of their ids, in their order."""

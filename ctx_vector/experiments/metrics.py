@@ -6,10 +6,14 @@ Of the context, within a budget of tokens (`context_metrics`):
     all_evidence      1 when all of it is
     precision         share of the context's tokens that are of evidence
     freshness         1 when the newest version is in, above all former ones; not defined without former versions
+    answer_recall     1 when one of the query's answers stands whole in it; not defined without answers
     tokens            tokens used
 
 Of the ranking (`ranking_metrics`), as trec_eval has them: `ndcg@10` with the grades as gains, `mrr@10`, `r@1`, `r@5`,
 `r@10`. A document counts once, at its best passage. A shortened item is no evidence, for what answers may be cut off.
+
+A passage of a document is taken for evidence whatever it says, which favours small passages: a context holds more of
+them. `answer_recall` looks for the words that answer, white space apart, and so compares passages of any size fairly.
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ from typing import Final
 
 import numpy as np
 
-CONTEXT: Final = ("evidence_recall", "all_evidence", "precision", "freshness", "tokens")
+from ctx_vector.escaping import unescape
+
+CONTEXT: Final = ("evidence_recall", "all_evidence", "precision", "freshness", "answer_recall", "tokens")
 RANKING: Final = ("ndcg@10", "mrr@10", "r@1", "r@5", "r@10")
 SMALL_IS_BETTER: Final = ("tokens", "ms")
 TITLES: Final[Mapping[str, str]] = {
@@ -29,6 +35,7 @@ TITLES: Final[Mapping[str, str]] = {
     "all_evidence": "queries with all their evidence in the context",
     "precision": "share of the context's tokens that are evidence",
     "freshness": "queries with the newest version in, above the former ones",
+    "answer_recall": "queries with the words that answer in the context",
     "tokens": "tokens used",
     "ms": "milliseconds to build, encoding the query apart",
     "ndcg": "quality of the ranking, by grades",
@@ -39,17 +46,24 @@ TITLES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What a kept candidate is to a metric: its document, its tokens with the joiner, whether it is whole."""
+    """What a kept candidate is to a metric: its document, its tokens with the joiner, whether it is whole, its text as
+    it stands in the context.
+    """
 
     document: str
     tokens: int
     whole: bool = True
+    text: str = ""
 
 
 def context_metrics(
-    items: Sequence[Item], grades: Mapping[str, int], versions: tuple[str, frozenset[str]] | None = None
+    items: Sequence[Item],
+    grades: Mapping[str, int],
+    versions: tuple[str, frozenset[str]] | None = None,
+    answers: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Return the metrics of one context; `items` in order of choice, `versions` as `Dataset.versions` gives them.
+    """Return the metrics of one context; `items` in order of choice, `versions` as `Dataset.versions` gives them,
+    `answers` the texts of which one is enough.
 
     Two of three evidence documents in, 30 of 120 tokens: recall 0.667, precision 0.25. A metric that is not defined is
     nan.
@@ -64,6 +78,7 @@ def context_metrics(
         "all_evidence": float(len(found) == len(wanted)),
         "precision": of_evidence / used if used else 0.0,
         "freshness": _fresh(items, versions),
+        "answer_recall": _answered(items, answers),
         "tokens": float(used),
     }
 
@@ -78,6 +93,22 @@ def _fresh(items: Sequence[Item], versions: tuple[str, frozenset[str]] | None) -
         if item.document == newest and item.whole:
             return 1.0
     return 0.0
+
+
+def _answered(items: Sequence[Item], answers: Sequence[str]) -> float:
+    if not answers:
+        return math.nan
+    texts = [one_spaced(unescape(item.text)) for item in items]
+    return float(any(one_spaced(answer) in text for answer in answers for text in texts))
+
+
+def one_spaced(text: str) -> str:
+    """Return a text with every run of white space as one space.
+
+    >>> one_spaced("kept  for 48 hours ")
+    'kept for 48 hours'
+    """
+    return " ".join(text.split())
 
 
 def ranked_documents(passages: Iterable[str]) -> list[str]:

@@ -9,6 +9,9 @@ BEIR fields may be joined by more. Documents: `timestamp`, `session` and `role` 
 speaking), `memory_type` (a memory; see corpus.py), `collection`. Queries: `now` (when it is asked), `category` (or
 `kind`, and `lang`), `group`, `collection`. Whatever else a line has stays in `metadata`. Times without a zone are UTC,
 so that a data set means the same on every machine.
+
+A BEIR folder may hold `answers.jsonl` besides: `query-id`, `corpus-id` and `answer`, words that stand in that document
+and answer the query. White space does not count.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from typing import Any, Final, TypeVar
 
 from ctx_vector.errors import InputError
 from ctx_vector.experiments.dataset import Dataset, Document, Query, twice
+from ctx_vector.experiments.metrics import one_spaced
 from ctx_vector.packets import clean_text
 
 SPLITS: Final = ("test", "dev", "train")
@@ -64,6 +68,7 @@ def _joined(parts: Sequence[Dataset], name: str | None) -> Dataset:
     documents: list[Document] = []
     queries: list[Query] = []
     qrels: dict[str, Mapping[str, int]] = {}
+    answers: dict[str, tuple[str, ...]] = {}
     for part in parts:
 
         def own(id_: str, part: Dataset = part) -> str:
@@ -78,8 +83,9 @@ def _joined(parts: Sequence[Dataset], name: str | None) -> Dataset:
             for item in part.queries
         ]
         qrels |= {own(id_): {own(key): value for key, value in grades.items()} for id_, grades in part.qrels.items()}
+        answers |= {own(id_): texts for id_, texts in part.answers.items()}
     skipped = sum(part.skipped for part in parts)
-    return Dataset(name or " + ".join(names), tuple(documents), tuple(queries), qrels, skipped)
+    return Dataset(name or " + ".join(names), tuple(documents), tuple(queries), qrels, skipped, answers)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -185,7 +191,8 @@ def _by_id(path: Path, make: Callable[[str, Mapping[str, Any]], _T]) -> dict[str
 def read_beir(folder: str | Path, split: str | None = None) -> Dataset:
     """Read a BEIR folder: corpus.jsonl, queries.jsonl and qrels/NAME.tsv (query-id, corpus-id, score).
 
-    Queries without evidence in this split are left out. Raises InputError naming file and line.
+    There may be answers.jsonl. Queries without evidence in this split are left out. Raises InputError naming file and
+    line.
     """
     folder = Path(folder)
     documents = _by_id(folder / "corpus.jsonl", _document)
@@ -217,7 +224,24 @@ def read_beir(folder: str | Path, split: str | None = None) -> Dataset:
             raise InputError(f"{place}: the query is of collection {asked_in!r}, the document of {found_in!r}")
     asked = tuple(query for id_, query in queries.items() if any(grade > 0 for grade in qrels.get(id_, {}).values()))
     kept = {query.id: qrels[query.id] for query in asked}
-    return Dataset(folder.resolve().name, tuple(documents.values()), asked, kept, len(queries) - len(asked))
+    answers = _answers(folder / "answers.jsonl", queries, documents)
+    own = {query.id: answers[query.id] for query in asked if query.id in answers}
+    return Dataset(folder.resolve().name, tuple(documents.values()), asked, kept, len(queries) - len(asked), own)
+
+
+def _answers(path: Path, queries: Mapping[str, Query], documents: Mapping[str, Document]) -> dict[str, tuple[str, ...]]:
+    """Return the answers of each query; none when there is no such file."""
+    found: dict[str, tuple[str, ...]] = {}
+    for place, item in _objects(path) if path.exists() else ():
+        query, document, answer = (_text(place, item, key) for key in ("query-id", "corpus-id", "answer"))
+        if query not in queries:
+            raise InputError(f"{place}: there is no query {query!r} in queries.jsonl")
+        if document not in documents:
+            raise InputError(f"{place}: there is no document {document!r} in corpus.jsonl")
+        if one_spaced(answer) not in one_spaced(documents[document].text):
+            raise InputError(f"{place}: {answer!r:.80} does not stand in the document {document!r}; copy it from there")
+        found[query] = (*found.get(query, ()), answer)
+    return found
 
 
 def _qrels_path(folder: Path, split: str | None) -> Path:

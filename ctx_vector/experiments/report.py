@@ -139,7 +139,7 @@ def _matrix(report: Report) -> dict[str, dict[str, Any]]:
 
 def _curves(report: Report, arms: Sequence[str]) -> Mapping[str, str]:
     found = {}
-    for name in ("evidence_recall", "all_evidence", "freshness"):
+    for name in ("evidence_recall", "all_evidence", "freshness", "answer_recall"):
         if f"{name}@{report.budgets[0]}" not in report.metrics:
             continue
         points = {

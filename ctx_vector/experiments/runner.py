@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 BUDGETS: Final = (500, 1000, 2000)
 DEPTH: Final = 1_000
-TESTED: Final = ("evidence_recall", "all_evidence", "freshness", "ndcg@10")
+TESTED: Final = ("evidence_recall", "all_evidence", "freshness", "answer_recall", "ndcg@10")
 LIFTED: Final[Mapping[str, Any]] = {
     "reserve_ratio": 0.0,
     "min_relevance": 0.0,
@@ -259,6 +259,7 @@ def _notes(
         notes.append(
             "Arms differ in the size of passages. A document counts as found when any passage of it is in the context, "
             "which favours small passages: of more documents there is a piece, though perhaps not the one that answers."
+            + (" answer_recall does not: it wants the words that answer." if dataset.answers else "")
         )
     seen: dict[tuple[str, int | None], str] = {}
     for arm, config in zip(arms, configs, strict=True):

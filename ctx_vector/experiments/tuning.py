@@ -393,10 +393,10 @@ class _Goal:
             builder = corpus.builder.with_config(config)
             for query in queries:
                 fixed = self._besides(setup, query)
-                versions = self._bench.dataset.versions(query)
+                expected = self._bench.dataset.expected(query)
                 for size in self._budgets:
                     items = items_of(build_within(builder, query, corpus, size, fixed), corpus)
-                    found = context_metrics(items, self._bench.dataset.grades(query), versions)
+                    found = context_metrics(items, self._bench.dataset.grades(query), *expected)
                     if self._metric not in found:
                         raise InputError(f"metric: expected one of {', '.join(found)}, got {self._metric!r}")
                     values.append(found[self._metric])
