@@ -27,8 +27,9 @@ _SHADES: Final = {f"#a1b2c{n}": f"var(--arm{n})" for n in range(ARM_COLOURS)} | 
     "#d1e2f1": "var(--faint)",
     "#d1e2f2": "var(--good)",
     "#d1e2f3": "var(--bad)",
+    "#d1e2f4": "var(--soft)",
 }
-_INK, _FAINT, _GOOD, _BAD = "#d1e2f0", "#d1e2f1", "#d1e2f2", "#d1e2f3"
+_INK, _FAINT, _GOOD, _BAD, _SOFT = "#d1e2f0", "#d1e2f1", "#d1e2f2", "#d1e2f3", "#d1e2f4"
 _MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
 _LINES: Final = ("-", "--", "-.", ":", "-", "--", "-.", ":")
 _WIDTH: Final = 4.1  # inches
@@ -142,10 +143,10 @@ def score_distribution(scores: Scores, number: int, title: str) -> str:
     canvas = _Canvas(2.2, title, f"scores{number}")
     axes = canvas.axes
     edges = np.linspace(0, 1, BINS + 1)
-    for counts, colour in ((scores.irrelevant, _FAINT), (scores.relevant, _arm(number))):
+    for counts, colour, line in ((scores.relevant, _arm(number), "-"), (scores.irrelevant, _SOFT, "--")):
         kept = np.cumsum(np.asarray(counts, float)[::-1])[::-1] / max(1, sum(counts))
-        axes.fill_between(edges, np.append(kept, 0.0), color=colour, alpha=0.3, linewidth=0)
-        axes.plot(edges, np.append(kept, 0.0), color=colour, linewidth=1.5)
+        axes.fill_between(edges, np.append(kept, 0.0), color=colour, alpha=0.25, linewidth=0)
+        axes.plot(edges, np.append(kept, 0.0), color=colour, linewidth=1.5, linestyle=line)
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.02)
     canvas.titled("relevance", "share with at least this")

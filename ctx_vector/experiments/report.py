@@ -6,6 +6,7 @@ readable on a phone. Everything that comes from the data is escaped.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +18,7 @@ from ctx_vector.errors import OptionalDependencyError
 from ctx_vector.experiments import plots
 from ctx_vector.experiments.metrics import TITLES
 from ctx_vector.experiments.result import Report
-from ctx_vector.experiments.significance import UNSHOWN, mean_interval, seed_of
+from ctx_vector.experiments.significance import UNSHOWN, Comparison, mean_interval, seed_of
 
 _TEMPLATE: Final = "report.html.j2"
 
@@ -79,6 +80,7 @@ def render(report: Report, *, command: str = "", made_at: datetime | None = None
         "main": main,
         "named": _named,
         "title_of": _title,
+        "said": _said,
         "unshown": UNSHOWN,
         "command": command,
         "made_at": made_at,
@@ -105,6 +107,11 @@ def _named(metric: str) -> str:
     if name in ("ndcg", "mrr", "r"):
         return {"ndcg": "nDCG", "mrr": "MRR", "r": "R"}[name] + f"@{at}"
     return f"{name.replace('_', ' ')} at {int(at):,} tokens"
+
+
+def _said(one: Comparison) -> str:
+    """Return a comparison's sentence with the metric's name and true minus signs."""
+    return re.sub(r"(?<![\w.])-(?=\d)", "\u2212", one.words.replace(one.metric, _named(one.metric)))
 
 
 def _title(metric: str) -> str:
