@@ -9,7 +9,8 @@ mean share of a question's evidence turns that are in the context. With all defa
 may take as much after the reserve.
 
 DATA are folders in BEIR layout, by default the five conversations in ../shared/datasets. `--sweep` tries defaults one
-by one. `--folder` keeps the memories for the next run. Writes benchmarks/results/locomo.json.
+by one. `--folder` keeps the memories for the next run. Writes benchmarks/results/locomo.json, and leaves in it what
+locomo_settings.py has put there.
 """
 
 from __future__ import annotations
@@ -21,17 +22,24 @@ import time
 from pathlib import Path
 
 import numpy as np
-from common import hardware, write_result
+from common import RESULTS, hardware, write_result
 
 from ctx_vector import ContextBuilder, ContextConfig, MemoryTool, load_encoder
+from ctx_vector.encoders import CachedEncoder
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "datasets"
+SETS = [SHARED / f"locomo-{number}" for number in (26, 30, 41, 42, 43)]
 BUDGETS = (500, 1000, 2000)
 PLAIN = {
     "recency_weight": 0, "relevance_weight": 1, "min_relevance": 0, "reserve_ratio": 0, "memory_min_importance": 0,
     "memory_limit": None,
 }  # fmt: skip
-MODES = {"cosine only": PLAIN, "all defaults": {}}
+MODES = {
+    "cosine only": PLAIN,
+    "hybrid only": PLAIN | {"strategy": "hybrid"},
+    "all defaults": {},
+    "all defaults, hybrid": {"strategy": "hybrid"},
+}
 SWEEP = {
     **{f"defaults, memory_limit={n}": {"memory_limit": n} for n in (10, 20, 40, 60, 100, None)},
     "defaults, memory_limit=60, recency_weight=0": {"memory_limit": 60, "recency_weight": 0, "relevance_weight": 1},
@@ -104,11 +112,11 @@ def main() -> None:
     parser.add_argument("--folder", type=Path)
     parser.add_argument("--sweep", action="store_true")
     options = parser.parse_args()
-    data = options.data or [SHARED / f"locomo-{number}" for number in (26, 30, 41, 42, 43)]
+    data = options.data or SETS
     modes = MODES | SWEEP if options.sweep else MODES
-    encoder = load_encoder()
+    encoder = CachedEncoder(load_encoder())
     values: dict[str, dict[int, list[float]]] = {name: {budget: [] for budget in BUDGETS} for name in modes}
-    by_set: dict[str, dict[str, float]] = {}
+    by_set: dict[str, dict[str, dict[str, float]]] = {}
     turns = 0
     with tempfile.TemporaryDirectory() as temporary:
         for folder in data:
@@ -121,9 +129,13 @@ def main() -> None:
                 for budget in BUDGETS:
                     changed = builder.with_config(ContextConfig(**changes))
                     values[name][budget] += recall(changed, queries, evidence, budget)
-            last = {b: float(np.mean(values["cosine only"][b][-len(queries) :])) for b in BUDGETS}
-            by_set[folder.name] = {f"evidence_recall@{b}": round(value, 4) for b, value in last.items()}
-            print(folder.name, len(corpus), "turns", f"{seconds:.1f} s", by_set[folder.name], flush=True)
+            by_set[folder.name] = {
+                name: {
+                    f"evidence_recall@{b}": round(float(np.mean(values[name][b][-len(queries) :])), 4) for b in BUDGETS
+                }
+                for name in MODES
+            }
+            print(folder.name, len(corpus), "turns", f"{seconds:.1f} s", by_set[folder.name]["hybrid only"], flush=True)
             tool.memory.close()
     means = {
         name: {f"evidence_recall@{b}": round(float(np.mean(found)), 4) for b, found in budgets.items()}
@@ -139,6 +151,9 @@ def main() -> None:
         "by_conversation": by_set,
     }
     if not options.data:
+        path = RESULTS / "locomo.json"
+        old = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        result |= {key: old[key] for key in ("held_out", "flatness") if key in old}  # locomo_settings.py
         write_result("locomo", result)
     for name, row in means.items():
         print(f"{name:42}", *(f"{value:.4f}" for value in row.values()))

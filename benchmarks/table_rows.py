@@ -89,7 +89,12 @@ def rows(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
         )
     locomo = results.get("locomo")
     if locomo:
-        for key, en, zh in (("cosine only", "cosine only", "仅余弦"), ("all defaults", "all defaults", "全部默认值")):
+        for key, en, zh in (
+            ("cosine only", "cosine only", "仅余弦"),
+            ("hybrid only", "`hybrid` only", "仅 `hybrid`"),
+            ("all defaults", "all defaults", "全部默认值"),
+            ("all defaults, hybrid", "all defaults but `hybrid`", "默认值加 `hybrid`"),
+        ):
             recall = locomo["strategies"][key]
             figures = " / ".join(f"{recall[f'evidence_recall@{size}']:.3f}" for size in (500, 1000, 2000))
             yield (
