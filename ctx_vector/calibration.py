@@ -459,7 +459,7 @@ def load_calibration(encoder: Encoder) -> Calibration:
     Measuring encodes the whole background once (about half a minute with the default model's size) and keeps the
     result.
     """
-    found = _read(encoder)
+    found = known_calibration(encoder)
     if found is None:
         from ctx_vector.calibration_measure import measure_and_keep
 
@@ -467,7 +467,8 @@ def load_calibration(encoder: Encoder) -> Calibration:
     return found
 
 
-def _read(encoder: Encoder) -> Calibration | None:
+def known_calibration(encoder: Encoder) -> Calibration | None:
+    """Return the calibration of an encoder that is shipped, or was measured before; None when there is none."""
     shipped = cards_folder() / "calibration" / f"{Path(encoder.name).name}.json"
     for path in (calibration_path(encoder), shipped):
         try:
