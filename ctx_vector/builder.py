@@ -59,7 +59,7 @@ class ContextBuilder:
     where that is not the default. `scope` is who builds, `base_dir` roots the paths of loaders, and `allow_python`
     lets them call functions.
 
-    Raises ConfigError for a config that is wrong or asks for something that is not built yet.
+    Raises ConfigError for a config that is wrong.
     """
 
     def __init__(
@@ -165,7 +165,6 @@ class ContextBuilder:
         if shared.layers is not None:
             window = None if limited else self.model_max_tokens
             config = _layered(config, window, self._output_reserve_ratio)
-        _refuse_planned(config)
         self.config = config
         self._config_hash = config.hash
         if isinstance(config.strategy, str):
@@ -337,7 +336,14 @@ class ContextBuilder:
 
     def _means(self, config: ContextConfig) -> Means:
         shared = self._shared
-        return Means(self.counter, lambda: shared.scorer(config.strategy), shared.encoder, self._facts, self.summarizer)
+        return Means(
+            self.counter,
+            lambda: shared.scorer(config.strategy),
+            shared.encoder,
+            shared.calibration,
+            self._facts,
+            self.summarizer,
+        )
 
     def _counts_like(self) -> tuple[str, list[int]]:
         """Return the tokenizer's fingerprint and its framing of messages, found at the first build."""
@@ -399,12 +405,6 @@ def _layered(config: ContextConfig, model_max_tokens: int | None, output_reserve
         window = int(model_max_tokens * (1 - output_reserve_ratio))
         limit = window if limit == ContextConfig().max_tokens else min(limit, window)
     return config.with_(max_tokens=limit, reserve_ratio=0.0)
-
-
-def _refuse_planned(config: ContextConfig) -> None:
-    """Raise ConfigError for choices that are named and validated, but not built yet: better than ignoring them."""
-    if config.mmr_lambda is not None:
-        raise ConfigError(["mmr_lambda: not built yet; leave it None"])
 
 
 def _given(candidates: list[Any]) -> Callable[[Request], Any]:

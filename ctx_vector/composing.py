@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from ctx_vector.allocation import Layers
 from ctx_vector.compress import Shortener
 from ctx_vector.config import ContextConfig
+from ctx_vector.diversity import Repeats
 from ctx_vector.filling import fill
 from ctx_vector.history import History
 from ctx_vector.packets import BuiltContext
@@ -27,16 +28,20 @@ from ctx_vector.structure import Template
 from ctx_vector.trace import Trace
 
 if TYPE_CHECKING:
+    from ctx_vector.calibration import Calibration
     from ctx_vector.stages import Encoder, Scorer
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a context is made with beside its trace. Scorer and encoder are loaded when they are called."""
+    """What a context is made with beside its trace. Scorer and encoder are loaded when they are called, and so is
+    the encoder's calibration, which is told whether it may be measured.
+    """
 
     counter: TokenCounter
     scorer: Callable[[], Scorer]
     encoder: Callable[[], Encoder]
+    calibration: Callable[[bool], Calibration | None]
     facts: Callable[[ContextConfig], dict[str, Any]]
     summarizer: Summarizer | None = None
 
@@ -57,11 +62,23 @@ def compose(
         return now_
 
     mark = timed("gather", started)
-    ranked = rank(trace.gathered.candidates, template, config, trace.now, means.scorer, means.encoder, trace.scores)
+    again = trace.scores is not None
+    ranked = rank(
+        trace.gathered.candidates,
+        template,
+        config,
+        trace.now,
+        means.scorer,
+        means.encoder,
+        trace.scores,
+        trace.given,
+        means.calibration,
+    )
     trace.note_scores(ranked)
     mark = timed("rank", mark)
     layers = Layers.from_dict(trace.given["layers"]) if "layers" in trace.given else None
-    filled = fill(ranked, history, template, config, _shortener(trace, means), layers)
+    repeats = Repeats(ranked, config, means.calibration, trace.given, again=again)
+    filled = fill(ranked, history, template, config, _shortener(trace, means), layers, repeats)
     text, messages, text_tokens, message_tokens = filled.prove()
     mark = timed("select", mark)
     meta = _meta(trace, history, template, means)

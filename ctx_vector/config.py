@@ -60,6 +60,7 @@ _RULES: Final[Mapping[str, Rule]] = {
     "strategy": Rule(_strategy, {"type": "string"}),
     "fill": _one_of(FILLS),
     "mmr_lambda": _number(0, 1, optional=True),
+    "alike_limit": _number(1, _MAX_TOKENS, whole=True, optional=True),
     "history_limit": _COUNT,
     "history_relevance": _number(0, 1, optional=True),
     "history_strategy": _one_of(HISTORY_STRATEGIES),
@@ -114,6 +115,7 @@ class ContextConfig:
     strategy: Any = "cosine"
     fill: str = "skip"
     mmr_lambda: float | None = None
+    alike_limit: int | None = 3
     history_limit: int = 5
     history_relevance: float | None = 0.6
     history_strategy: str = "window"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.allocation import Allocation, Layers
 from ctx_vector.config import ContextConfig
+from ctx_vector.diversity import Repeats
 from ctx_vector.errors import BudgetError
 from ctx_vector.layers import LayerFiller
 from ctx_vector.layout import Layout
@@ -72,8 +73,10 @@ def fill(
     config: ContextConfig,
     shortener: Shortener,
     layers: Layers | None = None,
+    repeats: Repeats | None = None,
 ) -> Filled:
-    """Fill a layout from `ranked`, all candidates of a build, best first; each row gets its fate.
+    """Fill a layout from `ranked`, all candidates of a build, best first; each row gets its fate. `repeats` tells of
+    those that add nothing to what is in.
 
     Raises BudgetError when what is never cut is over the limit.
     """
@@ -86,7 +89,7 @@ def fill(
         layers.bound(ranked)
     rows = [row for row in ranked if not row.reason]
     layout = template.layout(_extras(rows))
-    filler = Filler(layout, template, config, shortener)
+    filler = Filler(layout, template, config, shortener, repeats)
     system = sorted((row for row in rows if row.part == "system"), key=lambda row: row.place)
     for row in system:
         filler.put_fixed(row)

@@ -23,7 +23,7 @@ from ctx_vector.packets import (
     as_utc,
     clean_text,
 )
-from ctx_vector.stages import Request
+from ctx_vector.stages import Request, Retrieval
 from ctx_vector.structure import check_section_name, state_text
 
 if TYPE_CHECKING:
@@ -170,7 +170,11 @@ def _result(value: Any) -> Any:
 def make_request(config: ContextConfig, query: str, now: datetime, session_id: str | None) -> Request:
     """Return what sources are asked for in a build."""
     limit, least = config.knowledge_limit, config.knowledge_min_score
-    return Request(query, now, session_id, limit, least, options={"strategy": config.strategy})
+    return Request(query, now, session_id, limit, least, how=_how(config))
+
+
+def _how(config: ContextConfig) -> Retrieval:
+    return Retrieval(config.strategy, config.alike_limit, config.mmr_lambda)
 
 
 def _custom(item: Any) -> ContextPacket:
@@ -209,7 +213,7 @@ def _tool_spec(
 ) -> SourceSpec:
     own = getattr(tool, "candidates", None)  # this package's tools hand over vectors and need no time limit
     if callable(own):
-        keys = {**keys, "strategy": config.strategy}
+        keys = {**keys, "how": _how(config)}
         return SourceSpec(
             name, name, lambda request: own(request.user_query, now=request.now, encoder=encoder(), **keys)
         )

@@ -168,7 +168,7 @@ class LayerFiller:
             for row in rest:  # what is set aside for each source comes first
                 if self._least(row) > self._held(row):
                     self._put(row, self._least(row))
-            open_ = [row for row in rest if row.piece is None]
+            open_ = [row for row in rest if row.piece is None and row.reason != "duplicate"]
             self._kept_back = {row.candidate.source for row in open_ if self._least(row) > self._held(row)}
             for source in dict.fromkeys(row.candidate.source for row in open_) if layer != "dynamic" else (None,):
                 self._fill_rows([row for row in open_ if source is None or row.candidate.source == source], layer)
@@ -180,7 +180,8 @@ class LayerFiller:
         """
         left: list[Ranked] = []
         for row in rows:
-            if (left and self.filler.config.fill == "stop") or not self._put(row, self._most(row)):
+            stopped = left and self.filler.config.fill == "stop"
+            if (stopped or not self._put(row, self._most(row))) and row.reason != "duplicate":
                 if not row.reason:
                     row.drop("quota", f"over what {row.candidate.source} may take of layer {layer}")
                 left.append(row)

@@ -68,11 +68,11 @@ class PartFiller:
         left: list[Ranked] = []
         with self.filler.within(lambda: self._room(part, cap)):
             for row in rows:
-                if (left and self.filler.config.fill == "stop") or not self.filler.keep_if_it_fits(row):
+                if not (left and self.filler.config.fill == "stop") and self.filler.keep_if_it_fits(row):
+                    kept += 1
+                elif not row.reason:
                     row.drop(reason, detail)
                     left.append(row)
-                else:
-                    kept += 1
             if left and not kept:
                 self.filler.shorten(left[0], LEAST_ROOM - 1)
 

@@ -12,23 +12,22 @@ from __future__ import annotations
 import itertools
 import math
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.config import ContextConfig
+from ctx_vector.diversity import NOT_RANKED, varied
 from ctx_vector.errors import InputError
 from ctx_vector.gather import TOOL_ROLES
 from ctx_vector.layout import ROLE, Piece, part_of
 from ctx_vector.newer import replacements
 from ctx_vector.packets import (
     TYPE_HISTORY,
-    TYPE_IMAGE,
     TYPE_RESULT,
     TYPE_STATE,
     TYPE_SYSTEM,
-    TYPE_TOOL,
     Candidate,
     Decision,
     as_utc,
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ctx_vector.calibration import Calibration
     from ctx_vector.stages import Encoder
 
 MOST_WINDOWS: Final = 8
@@ -48,17 +48,22 @@ _SAMPLES: Final = 16
 _SAMPLE_CHARS: Final = 250
 _AS_GIVEN: Final = ("system", "static", "tool", "agents")  # layers that keep the order of their sources
 _NO_FLOOR: Final = ("system", "static", "tool")
+_BEGINNING: Final = 4  # words
 _DISTANT_PAST: Final = datetime(1, 1, 1, tzinfo=UTC)
 
 
 @dataclass(slots=True, eq=False)
 class Ranked:
-    """A candidate with its scores and, in the end, its fate. `body` is what it says, normalised and not escaped."""
+    """A candidate with its scores and, in the end, its fate."""
 
     candidate: Candidate
     section: str
     group: str
-    body: str = ""
+    say: Callable[[Candidate], str] | None = None  # gives the body when it is first asked for
+    said: str | None = None
+    vectors: NDArray[np.float32] | None = None  # (windows, dim), where they are at hand
+    kind: str = ""  # the packet's type
+    part: str = ""  # of the budget, that it belongs to
     relevance: float = 0.0
     recency: float = 0.0
     score: float = 0.0
@@ -69,8 +74,34 @@ class Ranked:
     action: str = "dropped"
     reason: str = ""
     turn: int = -1
+    spot: int = -1  # among those it is compared with (diversity.py)
     definition: Any = None  # of a tool, as it stands in the context
     order: tuple[float, float, str, int] = (0.0, 0.0, "", 0)
+
+    @property
+    def body(self) -> str:
+        """What it says, normalised and not escaped."""
+        if self.said is None:
+            self.said = self.say(self.candidate) if self.say is not None else ""
+        return self.said
+
+    @property
+    def plain(self) -> str:
+        """A text with no more words than the body: the packet's own, where that saves making the body."""
+        item = self.candidate
+        if self.said is None and item.message is None and item.tool is None and self.kind != TYPE_RESULT:
+            text = item.packet.content.strip()
+            if "\x1f" not in text:  # which parts words, and becomes a character of a word
+                return text
+        return self.body
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to show of it."""
+        item = self.candidate
+        if item.message is None and item.tool is None and self.kind != TYPE_RESULT:
+            return not item.packet.content.strip()
+        return not self.body
 
     def set_relevance(self, relevance: float, windows: int) -> None:
         """Set the relevance, and by how many windows of the text it was found."""
@@ -108,11 +139,6 @@ class Ranked:
         return (authoritative, *self.order)
 
     @property
-    def part(self) -> str:
-        """The part of the budget it belongs to."""
-        return part_of(self.section, self.group)
-
-    @property
     def is_result(self) -> bool:
         """Whether it is what a tool gave."""
         message = self.candidate.message
@@ -126,7 +152,7 @@ class Ranked:
     def drop(self, reason: str, detail: str = "") -> None:
         """Set the fate: dropped."""
         self.action, self.reason = "dropped", reason
-        self.detail = "; ".join(part for part in (self.detail, detail) if part)
+        self.detail = f"{self.detail}; {detail}" if self.detail and detail else self.detail or detail
 
     def keep(self, piece: Piece, action: str = "full", reason: str = "") -> None:
         """Set the fate: kept."""
@@ -188,17 +214,19 @@ def rank(
     scorer: Callable[[], Scorer],
     encoder: Callable[[], Encoder],
     known: Sequence[tuple[Any, ...]] | None = None,
+    note: MutableMapping[str, Any] | None = None,
+    calibration: Callable[[bool], Calibration | None] = lambda measure: None,
 ) -> list[Ranked]:
     """Return a row for every candidate; the ones with a reason are dropped already, the rest is in order of choice.
 
     Scorer and encoder are asked for only when a candidate needs them. `known` is `Ranked.known` of each candidate
-    when all have been scored before.
+    when all have been scored before; then the order that `note` says is taken (diversity.py), else it is put there.
     """
-    rows = [Ranked(candidate, *slot_of(candidate), template.body(candidate)) for candidate in candidates]
+    rows = [_opened(candidate, template) for candidate in candidates]
     for row in rows:
         if row.candidate.reason:
             row.drop(row.candidate.reason, row.candidate.detail)
-        elif not row.body:
+        elif row.is_empty:
             row.drop("empty", "nothing to show")
         elif (expires := row.candidate.packet.meta.get("expires_at")) is not None and _expired(expires, now):
             row.drop("expired", f"expired at {expires}")
@@ -210,22 +238,57 @@ def rank(
         row.score = config.relevance_weight * row.relevance + config.recency_weight * row.recency
         row.set_order()
     rows.sort(key=lambda row: row.order)
-    seen: dict[tuple[str, str], str] = {}
+    _sift(rows, config)
+    if note is None:
+        return rows
+
+    def vectors_of(some: Sequence[Ranked]) -> list[NDArray[np.float32]]:
+        return encoded([row.candidate for row in some], encoder())[1]
+
+    return varied(rows, config, calibration, vectors_of, note, again=known is not None)
+
+
+def _opened(candidate: Candidate, template: Template) -> Ranked:
+    section, group = slot_of(candidate)
+    kind, part = candidate.packet.type, part_of(section, group)
+    return Ranked(candidate, section, group, template.body, None, candidate.vectors, kind, part)
+
+
+def _sift(rows: Sequence[Ranked], config: ContextConfig) -> None:
+    """Drop what is under the floor, and the same text twice in a section."""
+    seen = _Seen()
     for row in rows:
         if row.reason:
             continue
-        packet = row.candidate.packet
-        if packet.type in (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY, TYPE_TOOL, TYPE_IMAGE):
+        if row.kind in NOT_RANKED:
             continue
         if row.relevance < config.min_relevance and row.candidate.layer not in _NO_FLOOR:
             row.drop("below_floor", f"relevance {row.relevance:.3f} < min_relevance {config.min_relevance:g}")
         elif row.candidate.source != "custom":
-            key = (row.section, _content_key(packet.content))
-            if key in seen:
-                row.drop("duplicate", f"same text as {seen[key]}")
-            else:
-                seen[key] = f"{row.candidate.source}:{packet.id}"
-    return rows
+            same = seen.same(row)
+            if same is not None:
+                row.drop("duplicate", f"same text as {same.candidate.source}:{same.candidate.packet.id}")
+
+
+class _Seen:
+    """The texts that stand already, by section. Texts are folded only once two of a section begin alike."""
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], Ranked] = {}
+        self._folded: dict[tuple[str, str], dict[str, Ranked]] = {}
+
+    def same(self, row: Ranked) -> Ranked | None:
+        """Return the row that stands already with the text of this one; else this one stands from now on."""
+        text = row.candidate.packet.content
+        start = (text if text.isascii() else _content_key(text)).split(None, _BEGINNING)[:_BEGINNING]
+        key = row.section, " ".join(start).casefold()
+        first = self._first.setdefault(key, row)
+        if first is row:
+            return None
+        if key not in self._folded:
+            self._folded[key] = {_content_key(first.candidate.packet.content): first}
+        found = self._folded[key].setdefault(_content_key(text), row)
+        return None if found is row else found
 
 
 def _expired(value: object, now: datetime) -> bool:
@@ -251,7 +314,7 @@ def _score(
 ) -> None:
     unscored = []
     for place, row in enumerate(rows):
-        packet, kind = row.candidate.packet, row.candidate.packet.type
+        packet, kind = row.candidate.packet, row.kind
         if known is not None:
             row.set_relevance(*known[place][:2])
         elif kind == TYPE_SYSTEM or (kind == TYPE_STATE and not packet.scored):
@@ -278,24 +341,33 @@ def _score(
 
 
 def _score_texts(rows: Sequence[Ranked], query: str, scorer: Scorer, encoder: Callable[[], Encoder]) -> None:
-    found = relevances([row.candidate for row in rows], query, scorer, encoder)
-    for row, (relevance, parts) in zip(rows, found, strict=True):
+    found = _scored([row.candidate for row in rows], query, scorer, encoder)
+    for row, (relevance, parts, vectors) in zip(rows, found, strict=True):
         row.set_relevance(relevance, parts if row.candidate.vectors is None else 0)
+        row.vectors = row.vectors if vectors is None else vectors
 
 
 def relevances(
     candidates: Sequence[Candidate], query: str, scorer: Scorer, encoder: Callable[[], Encoder]
 ) -> list[tuple[float, int]]:
     """Return (relevance in [0, 1], number of windows) of each candidate: that of its best window."""
+    return [(relevance, count) for relevance, count, _ in _scored(candidates, query, scorer, encoder)]
+
+
+def _scored(
+    candidates: Sequence[Candidate], query: str, scorer: Scorer, encoder: Callable[[], Encoder]
+) -> list[tuple[float, int, NDArray[np.float32] | None]]:
+    """Return the same, with the vectors (windows, dim) of each when the scorer uses them."""
     import numpy as np
 
     asked, vectors = Query(query), None
+    blocks: Sequence[NDArray[np.float32] | None] = [None] * len(candidates)
     parts = [[item.packet.content] for item in candidates]
     if getattr(scorer, "uses_vectors", False):
         model = encoder()
         asked = Query(query, model.encode_queries([query])[0])
-        parts, blocks = encoded(candidates, model)
-        vectors = np.concatenate(blocks, dtype=np.float32)
+        parts, found = encoded(candidates, model)
+        vectors, blocks = np.concatenate(found, dtype=np.float32), found
     counts = [len(texts) for texts in parts]
     texts = list(itertools.chain.from_iterable(parts))
     packets = [item.packet for item, count in zip(candidates, counts, strict=True) for _ in range(count)]
@@ -305,7 +377,7 @@ def relevances(
     best = np.zeros(len(candidates))
     owners = np.repeat(np.arange(len(candidates)), counts)
     np.maximum.at(best, owners, np.nan_to_num(np.clip(scores, 0.0, 1.0)))
-    return list(zip(best.tolist(), counts, strict=True))
+    return list(zip(best.tolist(), counts, blocks, strict=True))
 
 
 def encoded(candidates: Sequence[Candidate], model: Encoder) -> tuple[list[list[str]], list[NDArray[np.float32]]]:

@@ -28,7 +28,9 @@ def rebuild(trace: Trace, counter: TokenCounter | None = None, *, config: Contex
     started, again, shared = time.perf_counter(), trace.again(), Shared(None)
     again.config = config = config or trace.config
     counter = counter or shared.counter(config.tokenizer)
-    means = Means(counter, lambda: shared.scorer(config.strategy), shared.encoder, lambda _: trace.facts)
+    means = Means(
+        counter, lambda: shared.scorer(config.strategy), shared.encoder, shared.calibration, lambda _: trace.facts
+    )
     layers = again.given.get("layers")
     template = Template(config, counter, again.query, again.roles, layers and layers["titles"])
     return compose(again, again.history(), template, means, started, quiet=True)

@@ -15,6 +15,7 @@ from typing import Final
 
 from ctx_vector.compress import LEAST_ROOM, LEAST_ROOM_EVIDENCE, Shortener
 from ctx_vector.config import ContextConfig
+from ctx_vector.diversity import Repeats
 from ctx_vector.layout import EVIDENCE, Layout, Piece, part_of
 from ctx_vector.ranking import Ranked
 from ctx_vector.structure import Template
@@ -28,11 +29,19 @@ _NO_ROOM: Final = "did not fit in what was left"
 class Filler:
     """Fills one layout within the limits of one config."""
 
-    def __init__(self, layout: Layout, template: Template, config: ContextConfig, shortener: Shortener) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        template: Template,
+        config: ContextConfig,
+        shortener: Shortener,
+        repeats: Repeats | None = None,
+    ) -> None:
         self.layout = layout
         self.template = template
         self.config = config
         self.shortener = shortener
+        self.repeats = repeats
         self.chosen: list[Ranked] = []
         self.total_limit = config.max_tokens
         self.shared_limit = config.shared_limit
@@ -115,18 +124,31 @@ class Filler:
         self.layout.remove(row.section, row.group, row.piece)
         row.piece = None
 
-    def keep_if_it_fits(self, row: Ranked) -> bool:
-        """Put a row in, whole; False when it does not fit."""
-        room = self.room()
-        if room < 1 or (self.layout.counter.additive and _too_long(row.body, room)):
+    def keep_if_it_fits(self, row: Ranked, room: int | None = None) -> bool:
+        """Put a row in, whole; False when it does not fit, or adds nothing to what is in: then it is dropped as
+        `duplicate`. `room` is what is left, where that is known.
+        """
+        room = self.room() if room is None else room
+        if room < 1 or (self.layout.counter.additive and _too_long(row.plain, room)):
             return False
-        return self.put(row, self.piece(row))
+        if self.repeats is None:
+            return self.put(row, self.piece(row))
+        if twin := self.repeats.of(row):
+            row.drop("duplicate", twin)
+            return False
+        if not self.put(row, self.piece(row)):
+            return False
+        self.repeats.keep(row)
+        return True
 
     def greedy(self, rows: Sequence[Ranked]) -> None:
         """Take rows in order while they fit; then shorten the best one that did not, once."""
         left: list[Ranked] = []
+        room = self.room()
         for row in rows:
-            if (left and self.config.fill == "stop") or not self.keep_if_it_fits(row):
+            if not (left and self.config.fill == "stop") and self.keep_if_it_fits(row, room):
+                room = self.room()
+            elif not row.reason:
                 row.drop("budget", _NO_ROOM)
                 left.append(row)
         if left:
@@ -186,4 +208,4 @@ def _too_long(body: str, room: int) -> bool:
     """Tell, without counting, that a text has more than `room` cl100k tokens: none is longer than 128 bytes, and none
     reaches over two words.
     """
-    return len(body) > room * _LONGEST_TOKEN or len(body.split()) > room
+    return len(body) > room * _LONGEST_TOKEN or len(body.split(None, room + 1)) > room

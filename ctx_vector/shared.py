@@ -17,6 +17,7 @@ from ctx_vector.summary import Summaries
 from ctx_vector.tokens import TokenCounter as ExactCounter
 
 if TYPE_CHECKING:
+    from ctx_vector.calibration import Calibration
     from ctx_vector.stages import Encoder, Scorer
 
 
@@ -28,6 +29,7 @@ class Shared:
         self._knowledge = knowledge
         self._lock = threading.RLock()  # a scorer is made with the encoder
         self._scorers: dict[str, Scorer] = {}
+        self._calibration: tuple[Calibration | None] | None = None
         self._counters: dict[str, TokenCounter] = {}
         self.summaries = Summaries()
         self.live: LiveSources | None = None
@@ -43,6 +45,16 @@ class Shared:
                 own = self._encoder or getattr(self._knowledge, "encoder", None) or load_encoder()
                 self._encoder = CachedEncoder(own)
             return self._encoder
+
+    def calibration(self, measure: bool) -> Calibration | None:
+        """Return the encoder's calibration; unless it may be measured for it, None when there is none yet."""
+        from ctx_vector.calibration import known_calibration, load_calibration
+
+        with self._lock:
+            if self._calibration is None or (self._calibration[0] is None and measure):
+                find = load_calibration if measure else known_calibration
+                self._calibration = (find(self.encoder()),)
+            return self._calibration[0]
 
     def loaded(self) -> Encoder | None:
         """Return the encoder if one was given or loaded, and load none."""

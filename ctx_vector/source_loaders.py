@@ -171,7 +171,7 @@ class KnowledgeLoader:
             limit=request.top_k,
             min_score=request.score_threshold,
             filter=self._config.args.get("filter"),
-            strategy=request.options.get("strategy", "cosine"),
+            how=request.how,
         )
         return list(found)
 
@@ -210,7 +210,7 @@ class MemoryLoader:
             encoder=encoder,
             limit=self._config.top_k or MEMORY_LIMIT,
             min_importance=self._config.args.get("min_importance", 0.3),
-            strategy=request.options.get("strategy", "cosine"),
+            how=request.how,
         )
         least = self._config.score_threshold or 0.0
         return [item for item in found if max(item.known.values(), default=1.0) >= least]

@@ -94,8 +94,23 @@ class Scorer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Retrieval:
+    """How a source that searches for itself is to search: what the config of a build says about relevance.
+
+    `strategy` is a name or an object with `score`. Of passages much alike `alike_limit` count to what is asked for
+    (None: all); with `mmr_lambda` what is returned is chosen for variety.
+    """
+
+    strategy: Any = "cosine"
+    alike_limit: int | None = None
+    mmr_lambda: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """What a source is asked for. `now` is aware UTC; `score_threshold` is a calibrated relevance."""
+    """What a source is asked for. `now` is aware UTC; `score_threshold` is a calibrated relevance; `how` is for sources
+    that search an index of their own.
+    """
 
     user_query: str
     now: datetime
@@ -104,6 +119,7 @@ class Request:
     score_threshold: float = 0.0
     user_id: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    how: Retrieval = Retrieval()
 
 
 @runtime_checkable

@@ -26,12 +26,21 @@ from ctx_vector.memory_hits import MemoryHit, with_ours
 from ctx_vector.packets import Candidate, ContextPacket, Origin
 from ctx_vector.rules import nearest
 from ctx_vector.scoring import RETRIEVAL
+from ctx_vector.stages import Retrieval
 
 if TYPE_CHECKING:
     from ctx_vector.hits import Hit
     from ctx_vector.stages import Encoder
 
 _MISSING: Final = object()
+_ASKED: Final = Retrieval()
+_POOL: Final = 4  # times the limit: so many passages MMR chooses from
+_MOST_WANTED: Final = 16  # times the limit: so many are looked at for some that are no duplicates
+
+
+def _searchable(strategy: Any) -> str:
+    """Return the strategy that a search goes by: cosine for those that only score what is there."""
+    return strategy if isinstance(strategy, str) and strategy in RETRIEVAL else "cosine"
 
 
 def _take(arguments: Mapping[str, Any], action: str, **defaults: Any) -> dict[str, Any]:
@@ -199,14 +208,14 @@ class MemoryTool(_Tool):
         encoder: Encoder,
         limit: int,
         min_importance: float,
-        strategy: Any = "cosine",
+        how: Retrieval = _ASKED,
     ) -> Sequence[Candidate]:
         """Return search results as candidates for the builder, with their vectors and their own relevance.
 
-        `encoder` is the builder's; when it is the memory's, its cached query vector serves. A `strategy` that a memory
+        `encoder` is the builder's; when it is the memory's, its cached query vector serves. A strategy that a memory
         cannot search by finds what is near by cosine, for the builder to score.
         """
-        by = strategy if isinstance(strategy, str) and strategy in RETRIEVAL else "cosine"
+        by = _searchable(how.strategy)
         own = encoder.fingerprint == self.memory.encoder.fingerprint
         vector = (encoder if own else self.memory.encoder).encode_queries([query])[0]
         hits = self.memory.search_vector(query, vector, limit, min_importance=min_importance, strategy=by, now=now)
@@ -295,23 +304,60 @@ class RAGTool(_Tool):
         limit: int,
         min_score: float,
         filter: Mapping[str, Any] | None = None,
-        strategy: Any = "cosine",
+        how: Retrieval = _ASKED,
     ) -> Sequence[Candidate]:
         """Return search results as candidates with their vectors, for the builder (see `ContextBuilder`).
 
         `encoder` is the builder's: when it is the one of the index, its cached query vector and the stored vectors of
         the passages serve, and nothing is encoded twice. Passages of a document that has a newer version do not count
-        to `limit`, and come with the reason `superseded`. A `strategy` that an index cannot search by finds what is
+        to `limit`, and come with the reason `superseded`; nor do those that add nothing to better ones (likeness.py),
+        which come along, as the better one may find no room. A strategy that an index cannot search by finds what is
         near by cosine, for the builder to score.
         """
         own = encoder.fingerprint == self.knowledge.encoder.fingerprint
         vector = (encoder if own else self.knowledge.encoder).encode_queries([query])[0] if query.strip() else None
         if vector is None:
             return []
-        by = strategy if isinstance(strategy, str) and strategy in RETRIEVAL else "cosine"
-        found = self.knowledge.search_newest(query, vector, limit, min_score, filter, strategy=by, now=now)
+        by = _searchable(how.strategy)
+        wanted = _POOL * limit if how.mmr_lambda is not None else limit
+        while True:
+            found = self.knowledge.search_newest(query, vector, wanted, min_score, filter, strategy=by, now=now)
+            twins = self._twins(found, how.alike_limit)
+            fresh = [place for place, (_, why) in enumerate(found) if not why and place not in twins]
+            if len(fresh) >= limit or len(found) < wanted or wanted >= _MOST_WANTED * limit:
+                break
+            wanted *= 2
+        if how.mmr_lambda is not None:
+            fresh = self._by_mmr([found[place][0] for place in fresh], fresh, how.mmr_lambda)
+        chosen = set(fresh[:limit])
+        last = max(chosen) if len(fresh) >= limit and chosen else len(found)
         origin = self.knowledge.audits.origin
-        return [_candidate(hit, origin("", hit.source), by, with_vector=own, why=why) for hit, why in found]
+        return [
+            _candidate(hit, origin("", hit.source), by, with_vector=own, why=why)
+            for place, (hit, why) in enumerate(found)
+            if place in chosen or twins.get(place) in chosen or (why and place < last)
+        ]
+
+    def _twins(self, found: Sequence[tuple[Hit, str]], alike_limit: int | None) -> dict[int, int]:
+        """Return the places of passages that add nothing to better ones, each with the place of such a one."""
+        places = [place for place, (_, why) in enumerate(found) if not why]
+        if alike_limit is None or len(places) < 2:
+            return {}
+        from ctx_vector.likeness import Residuals, near_duplicates
+
+        hits = [found[place][0] for place in places]
+        texts = [hit.content for hit in hits]
+        vectors = Residuals([hit.vector[None, :] for hit in hits], texts, self.knowledge.calibration)
+        return {places[at]: places[twin.place] for at, twin in near_duplicates(vectors, texts, alike_limit).items()}
+
+    def _by_mmr(self, hits: Sequence[Hit], places: list[int], weight: float) -> list[int]:
+        """Return the places in the order of maximal marginal relevance of their hits."""
+        from ctx_vector.likeness import Residuals, mmr_order
+
+        texts = [hit.content for hit in hits]
+        vectors = Residuals([hit.vector[None, :] for hit in hits], texts, self.knowledge.calibration)
+        order = mmr_order([hit.score for hit in hits], vectors, weight, [1] * len(hits), len(hits))
+        return [places[at] for at in order]
 
 
 def _candidate(hit: Hit, origin: Origin, strategy: str, *, with_vector: bool, why: str = "") -> Candidate:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_vector.compress import Journal
 from ctx_vector.config import ContextConfig
+from ctx_vector.diversity import DUPLICATES, MMR
 from ctx_vector.gather import Gathered, SourceSpec
 from ctx_vector.history import History, Plan, Said, history_bound, read_turns
 from ctx_vector.inputs import Inputs
@@ -150,6 +151,6 @@ class Trace:
             self.said,
             self.plan,
             gathered,
-            given=self.given,
+            given={name: value for name, value in self.given.items() if name not in (DUPLICATES, MMR)},
             started=self.started,
         )

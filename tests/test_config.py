@@ -41,6 +41,7 @@ BOUNDS = {
     "strategy": {"good": ["cosine", "jaccard", Scores()], "bad": ["", " ", None, 5, object()]},
     "fill": choice("skip", "stop"),
     "mmr_lambda": UNIT_OR_NONE,
+    "alike_limit": {"good": [1, 3, 1000, None], "bad": [0, -1, 1.5, True, "3"]},
     "history_limit": COUNT,
     "history_relevance": UNIT_OR_NONE,
     "history_strategy": choice("window", "head_tail", "importance", "summary", "budget"),

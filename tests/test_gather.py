@@ -339,8 +339,8 @@ def test_this_packages_tools_hand_over_vectors_in_place():
     encoder = HashEncoder()
 
     class Own:
-        def candidates(self, query, *, now, encoder, limit, min_score, strategy):
-            self.asked = (query, now, limit, min_score, strategy)
+        def candidates(self, query, *, now, encoder, limit, min_score, how):
+            self.asked = (query, now, limit, min_score, how.strategy)
             return [Candidate(ContextPacket("a"), "x", vectors=encoder.encode_queries(["q"]))]
 
     tool = Own()

@@ -29,13 +29,13 @@ LAYERS = {
     "pipeline": """
         trace trace_dump
         live_sources
-        inputs record gather history ranking newer pictures policies prefix
+        inputs record gather history ranking diversity newer pictures policies prefix
         filling parts layers allocation tool_rows placing select compress parsing structure layout""",
     "what the stages stand on": """
         audit_tables audit_purge
         tools trim summary source_loaders source_files
         knowledge sync staging sync_report upkeep views dense hybrid keyword_rows hits filters catalog
-        transcripts
+        transcripts likeness
         memory memory_words memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",
     "leaves": """
         scoring recency calibration calibration_measure keywords terms plugins

@@ -170,7 +170,7 @@ def make_builder(
 
     plain = isinstance(chosen, ContextConfig)
     config = chosen if plain else chosen.config
-    ContextBuilder(config=config)  # refuses what is not built yet before a model is loaded
+    ContextBuilder(config=config)  # an unknown strategy is told before a model is loaded
     tools: dict[str, Any] = {**more}
     if folder is not None:
         from ctx_vector.tools import RAGTool
