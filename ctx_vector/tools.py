@@ -322,9 +322,10 @@ class RAGTool(_Tool):
         wanted = _POOL * limit if how.mmr_lambda is not None else limit
         while True:
             found = self.knowledge.search_newest(query, vector, wanted, min_score, filter, strategy=by, now=now)
-            twins = self._twins(found, how.alike_limit)
+            all_of_them = len(found) < wanted
+            twins = {} if all_of_them and len(found) <= limit else self._twins(found, how.alike_limit)
             fresh = [place for place, (_, why) in enumerate(found) if not why and place not in twins]
-            if len(fresh) >= limit or len(found) < wanted or wanted >= _MOST_WANTED * limit:
+            if len(fresh) >= limit or all_of_them or wanted >= _MOST_WANTED * limit:
                 break
             wanted *= 2
         if how.mmr_lambda is not None:

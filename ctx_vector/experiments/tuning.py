@@ -23,9 +23,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector.builder import ContextBuilder
 from ctx_vector.config import ContextConfig
-from ctx_vector.errors import ConfigError, InputError, OptionalDependencyError
+from ctx_vector.errors import InputError, OptionalDependencyError
 from ctx_vector.experiments.bench import (
     RANKING_TOKENS,
     Bench,
@@ -231,7 +230,7 @@ def tune(
     `effect`, saying how many it takes; for wrong arguments too.
     """
     names = list(knobs) if knobs is not None else default_knobs(dataset)
-    space = _space(names, base)
+    space = _space(names)
     _check_amount(dataset, share, effect)
     if trials < 8:
         raise InputError(f"trials: expected >= 8, got {trials}")
@@ -291,17 +290,12 @@ def _given(base: ContextConfig | None) -> dict[str, Any]:
     return {item.name: shown[item.name] for item in fields(base) if shown[item.name] != default[item.name]}
 
 
-def _space(names: Sequence[str], base: ContextConfig | None) -> dict[str, Knob]:
+def _space(names: Sequence[str]) -> dict[str, Knob]:
     if not names or len(set(names)) < len(names):
         raise InputError(f"knobs: expected one or more different names, got {', '.join(names) or 'none'}")
     for name in names:
         if name not in KNOBS:
             raise InputError(f"knobs: expected some of {', '.join(KNOBS)}, got {name!r}")
-    if "mmr_lambda" in names:
-        try:
-            ContextBuilder(config=(base or ContextConfig()).with_(mmr_lambda=0.5))
-        except ConfigError:
-            raise InputError("knobs: mmr_lambda cannot be tuned in this version") from None
     return {name: KNOBS[name] for name in names}
 
 
