@@ -110,12 +110,14 @@ def replacements(
 
 
 def _statements(rows: Sequence[S], config: ContextConfig) -> list[S]:
-    """Return the rows that take part, the most relevant ones first."""
+    """Return the rows that take part, the most relevant ones first; none where no two have different times."""
     ranked = [
         row
         for row in rows
         if not row.reason and row.candidate.packet.type not in _FIXED and row.candidate.layer not in _AS_GIVEN
     ]
+    if len({row.candidate.packet.timestamp for row in ranked} - {None}) < 2:
+        return []  # none is newer than another, and how wide they are need not be known
     ranked.sort(key=lambda row: (-row.relevance, row.candidate.packet.id, row.candidate.rank))
     found: list[S] = []
     used = 0

@@ -168,7 +168,7 @@ class TokenCounter:
         if not text:
             return 0
         text = clean_text(text)
-        if not self.additive:
+        if not self.additive or len(text) <= _SAFE_LENGTH:
             return self._count_raw(text)
         total, start = 0, 0
         for match in _WIDE_GAP.finditer(text):
@@ -254,8 +254,11 @@ class TokenCounter:
         if total <= max_tokens:
             return text
         # Bisection, every other step by interpolation: a prefix's count mostly grows in proportion to its length. Where
-        # the tokenizer tells how far its first tokens reach, that is tried first, and mostly right.
+        # the tokenizer tells how far its first tokens reach, that is tried first, and mostly right; surely so at the
+        # end of a word, for no token of cl100k reaches over a blank that follows something else.
         low, low_count, high, high_count = 0, 0, len(text), total
+        if guess and text[guess] == " " and not text[guess - 1].isspace():
+            low, low_count = guess, max_tokens
         halve = False
         while high - low > 1 and low_count < max_tokens:
             share = 0.5 if halve else (max_tokens - low_count) / max(1, high_count - low_count)

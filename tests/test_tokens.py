@@ -182,6 +182,17 @@ def test_counts_add_for_any_texts(first: str, second: str) -> None:
     assert counter.count(first + second) == counter.count(first) + counter.count(second)
 
 
+@settings(max_examples=300)
+@given(
+    st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=8)), max_size=12).map("".join),
+    st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=8)), max_size=12).map("".join),
+)
+def test_counts_add_at_a_blank_after_what_is_none(first: str, second: str) -> None:
+    """Truncation takes a cut there for counted."""
+    first, second = clean_text(first).rstrip(), " " + clean_text(second)
+    assert exact(first + second) == exact(first) + exact(second)
+
+
 @pytest.mark.slow
 def test_counts_add_over_a_million_pairs() -> None:
     for seed in range(10):
