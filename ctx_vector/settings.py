@@ -8,6 +8,8 @@
     audit:   {path: audit.sqlite3, max_age: 90d, max_size: 500MB}
     base_dir: .
 
+A file without sections, whose keys are fields of ContextConfig, is taken for a ``context`` alone.
+
 Every problem is listed with its dotted path and its line, and the nearest name for one that does not exist. What is
 allowed in a section is said where it is used: `SourceConfig`, `LayerShares`, `ContextConfig`; the rest is here.
 """
@@ -30,7 +32,7 @@ from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.plain_yaml import MOST_CHARS, REFUSED, PlainYaml, read_yaml
 from ctx_vector.rules import MOST_TOKENS, Rule, nearest, number, shown, typed
-from ctx_vector.scoring import make_scorer
+from ctx_vector.scoring import SCORERS, make_scorer
 from ctx_vector.source_files import rooted
 from ctx_vector.source_loaders import check_loader
 from ctx_vector.sources import SHARED, LayerShares, SourceConfig, check_sources
@@ -77,6 +79,7 @@ AUDIT_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
 #: Part budgets that mean something beside layers.
 _KEPT_BUDGETS: Final = ("history", "images")
 SECTIONS: Final = ("model", "budget", "sources", "context", "audit", "base_dir")
+_FIELDS: Final = tuple(ContextConfig.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,7 @@ class _Check:
         self._scope = scope
         self._allow_python = allow_python
         self.problems = list(found.problems)
+        self._context_at: Where = ("context",)
 
     def settings(self, path: Path | None) -> Settings:
         value = self._found.value
@@ -163,6 +167,8 @@ class _Check:
                 self._add((), f"expected a mapping with {', '.join(SECTIONS)}, got {shown(value)}")
             raise ConfigError(self.problems)
         top = dict(value or {})
+        if not any(key in SECTIONS for key in top) and any(key in _FIELDS for key in top):
+            top, self._context_at = {"context": top}, ()
         self._unknown((), top, SECTIONS)
         base = self._base_dir(top.get("base_dir"))
         model = self._section("model", top, MODEL_RULES)
@@ -244,8 +250,8 @@ class _Check:
         for key in given:
             if key not in known:
                 hint = nearest(key, known)
-                if not path and not hint and key in ContextConfig.__dataclass_fields__:
-                    hint = "; put it under context"
+                if not path and not hint:
+                    hint = "; put it under context" if key in _FIELDS else nearest(key, _FIELDS)
                 what = "section" if not path else "field"
                 self._add((*path, key), f"unknown {what}{hint or f'; there are {_list(known)}'}")
 
@@ -301,11 +307,11 @@ class _Check:
             try:
                 given["tokenizer"] = f"hf:{rooted(base, tokenizer.removeprefix('hf:'))}"
             except InputError as error:
-                self._add(("context", "tokenizer"), str(error))
+                self._add((*self._context_at, "tokenizer"), str(error))
         strategy = given.get("strategy")
-        if isinstance(strategy, str) and strategy.strip():
-            self._made(("context",), "", lambda: make_scorer(strategy, _no_encoder))
-        config = self._made(("context",), "", lambda: ContextConfig.from_dict(given))
+        if isinstance(strategy, str) and strategy.strip() and strategy not in SCORERS:  # a plugin, or nothing known
+            self._made(self._context_at, "", lambda: make_scorer(strategy, _no_encoder))
+        config = self._made(self._context_at, "", lambda: ContextConfig.from_dict(given))
         return None if config is None else config.with_(max_tokens=size)
 
     def _sources(self, values: Mapping[str, Any], base: Path | None) -> list[SourceConfig]:

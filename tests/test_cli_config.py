@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cli_fixtures import call, good, quiet_logs
 
+from ctx_vector.cli.inputs import read_config
 from ctx_vector.settings_schema import settings_schema
 
 FIXTURES = (quiet_logs,)
@@ -59,6 +60,42 @@ def test_json_has_the_same_numbers(folder: Path):
     assert (faq["least_tokens"], faq["most_tokens"], faq["share_of"]) == (400, 800, "static")
     assert (small["most_tokens"], off["share_of"], off["enabled"]) == (300, "dynamic", False)
     assert found["audit"]["path"].endswith("audit.sqlite3")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("flat.yaml", "max_tokens: 500\ncitations: true\nstrategy: hybrid\n"),
+        ("平.yml", "max_tokens: 500\nlocale: zh\n"),
+        ("under.yaml", "context: {max_tokens: 500}\n"),
+        ("flat.toml", 'max_tokens = 500\nstrategy = "bm25"\n'),
+        ("under.json", '{"context": {"max_tokens": 500}}'),
+        ("empty.yaml", ""),
+    ],
+)
+def test_what_build_reads_is_right(name: str, text: str, folder: Path):
+    (folder / name).write_text(text, encoding="utf-8")
+    total = read_config(str(folder / name), {}).max_tokens
+    assert good(call("config", "check", folder / name)) == f"{name} is right: 0 sources, {total:,} tokens in all\n"
+    shown = json.loads(good(call("config", "check", folder / name, "--json")))
+    assert (shown["ok"], shown["total"]) == (True, total)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        ("a.yaml", "max_tokens: 500\nmin_relevence: 0.2", "min_relevence (line 2): unknown field; did you mean"),
+        ("a.toml", "max_tokens = 0", "max_tokens: expected an integer >= 1"),
+        ("a.json", '{"max_tokens": 5, "fil": 1}', "fil: unknown field; did you mean 'fill'?"),
+        ("b.json", "{", "b.json is no valid JSON"),
+        ("nowhere.toml", None, "nowhere.toml"),
+    ],
+)
+def test_what_build_refuses_is_wrong(name: str, text: str | None, words: str, folder: Path):
+    if text is not None:
+        (folder / name).write_text(text, encoding="utf-8")
+    done = call("config", "check", folder / name)
+    assert done.exit_code == 1 and words in done.stderr and (text is None or "error: 1 problem in " in done.stderr)
 
 
 def test_every_problem_is_a_line_and_the_exit_code_is_1(folder: Path):

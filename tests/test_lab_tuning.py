@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from cli_fixtures import bad, call, quiet_logs
+from cli_fixtures import bad, call, good, quiet_logs
 from lab_help import lines, write_beir
 
 from ctx_vector import ContextConfig
@@ -77,6 +77,7 @@ def test_a_planted_gain_is_found_and_shown_on_other_queries(tuned):
 def test_the_settings_file_is_read_by_the_other_commands(tuned, tmp_path):
     path = tmp_path / "tuned.yaml"
     path.write_text(tuned.yaml(), encoding="utf-8")
+    assert good(call("config", "check", path)).startswith("tuned.yaml is right")
     config = read_config(str(path), {})
     assert config.recency_weight == tuned.changes["recency_weight"]
     assert (config.strategy, config.knowledge_limit) == ("jaccard", 100)  # what was measured is what is written

@@ -13,6 +13,7 @@ from pipeline_help import STEADY
 
 from ctx_vector import ConfigError, ContextConfig, LayerShares, SourceConfig
 from ctx_vector.config import field_schemas
+from ctx_vector.scoring import SCORERS
 from ctx_vector.settings import (
     AUDIT_RULES,
     MODEL_RULES,
@@ -130,6 +131,18 @@ def test_a_file_has_layers_if_it_says_anything_of_them(folder):
     ]
 
 
+def test_fields_without_a_section_are_the_context(folder):
+    fields = "max_tokens: 500\nlocale: zh\nrecency_weight: 0.2\nrelevance_weight: 0.8\n"
+    under = parse_settings("context:\n" + "".join(f"  {line}\n" for line in fields.splitlines()), folder)
+    alone = parse_settings(fields, folder)
+    assert alone == under and (alone.total, alone.config.locale, alone.layered) == (500, "zh", False)
+
+
+@pytest.mark.parametrize("strategy", SCORERS)
+def test_every_strategy_can_be_named(strategy):
+    assert parse_settings(f"context: {{strategy: {strategy}}}").config.strategy == strategy
+
+
 def test_base_dir_roots_the_paths(folder, tmp_path):
     text = f"base_dir: {folder}\nsources: {{a: {{layer: static, loader: 'text:rules.md'}}}}"
     assert parse_settings(text, tmp_path).base_dir == folder.resolve()
@@ -177,7 +190,10 @@ def test_six_mistakes_are_six_problems_with_paths_lines_and_nearest_names(folder
     [
         ("- a", ["the file: expected a mapping with model, budget, sources, context, audit, base_dir, got ['a']"]),
         ("contxt: {}", ["contxt (line 1): unknown section; did you mean 'context'?"]),
-        ("max_tokens: 5", ["max_tokens (line 1): unknown section; put it under context"]),
+        ("max_tokens: 5\nmodel: {}", ["max_tokens (line 1): unknown section; put it under context"]),
+        ("locale: zh\nfil: stop", ["fil (line 2): unknown field; did you mean 'fill'?"]),
+        ("locale: zh\nstrategy: cosin", ["strategy (line 2): "]),
+        ("min_relevence: 1", ["min_relevence (line 1): unknown section; did you mean 'min_relevance'?"]),
         ("model: [a]", ["model (line 1): expected a mapping, got ['a']"]),
         ("sources: {a: b}", ["sources.a (line 1): expected a mapping of fields, got 'b'"]),
         ("sources: {a: {layer: tool}}", ["sources.a.loader (line 1): missing; such as yaml:faq.yaml, text:"]),

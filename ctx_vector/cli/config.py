@@ -36,7 +36,8 @@ def check(
 ) -> int:
     """Check a settings file: list every problem with its path and line, or show how the budget is shared.
 
-    Exit code 1 if there is a problem.
+    Whatever `build --config` reads can be checked: YAML with sections, or YAML, TOML or JSON with fields of
+    ContextConfig alone. Exit code 1 if there is a problem.
 
     For example:
       ctx-vector config check context.yaml
@@ -45,10 +46,9 @@ def check(
     from ctx_vector.audit import AuditLog
     from ctx_vector.errors import ConfigError
     from ctx_vector.live_sources import LiveSources
-    from ctx_vector.settings import load_settings
 
     try:
-        settings = load_settings(file, scope=scope, allow_python=allow_python)
+        settings = _read(file, scope, allow_python)
         live = LiveSources(
             settings.sources,
             scope=scope,
@@ -69,7 +69,7 @@ def check(
     if json:
         print_json({"ok": True, "problems": [], **shown})
     else:
-        _show(file, shown)
+        _show(file, shown, settings.layered)
     return 0
 
 
@@ -84,6 +84,36 @@ def schema(json: Json = False) -> None:
     from ctx_vector.settings_schema import settings_schema
 
     print_json(settings_schema())
+
+
+def _read(file: str, scope: str | None, allow_python: bool) -> Settings:
+    """Return the settings in a file. Raises ConfigError with every problem, also when the file cannot be read.
+
+    What says nothing but fields of ContextConfig is right when `build --config` reads it.
+    """
+    from dataclasses import replace
+
+    from ctx_vector.cli.inputs import is_settings, read_config
+    from ctx_vector.errors import ConfigError, InputError
+    from ctx_vector.settings import load_settings, parse_settings
+
+    is_yaml = Path(file).suffix.lower() not in (".toml", ".json")
+    told = None
+    if is_yaml:
+        try:
+            return load_settings(file, scope=scope, allow_python=allow_python)
+        except ConfigError as error:
+            told = error  # with the lines
+    try:
+        if not is_yaml or (Path(file).is_file() and not is_settings(file)):
+            config = read_config(file, {})
+            return replace(parse_settings("", Path(file).parent), config=config, total=config.max_tokens)
+    except ConfigError as error:
+        told = told or error
+    except InputError as error:
+        told = told or ConfigError([str(error).removeprefix("--config: ")])
+    assert told is not None
+    raise told
 
 
 def _system_tokens(settings: Settings, live: Any) -> dict[str, int]:
@@ -126,11 +156,13 @@ def _source(source: SourceConfig, settings: Settings, system: dict[str, int]) ->
     }
 
 
-def _show(file: str, shown: dict[str, Any]) -> None:
+def _show(file: str, shown: dict[str, Any], layered: bool) -> None:
     from ctx_vector.cli.tables import show_table
     from ctx_vector.cli.text import cut
 
     out(f"{Path(file).name} is right: {count(len(shown['sources']), 'source')}, {shown['total']:,} tokens in all")
+    if not layered:
+        return  # its layers are not used
     out()
     show_table(
         ["layer", ">share", ">tokens"],
