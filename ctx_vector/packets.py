@@ -258,7 +258,7 @@ class Origin(NamedTuple):
     key: str
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: that makes making one, of hundreds in a build, take five times as long
 class Candidate:
     """A packet on its way through a build: its source, its place in the order of gathering, a ready vector.
 
@@ -287,7 +287,7 @@ class Candidate:
     image: Any = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)  # not frozen: see Candidate
 class Decision:
     """The fate of one candidate.
 
