@@ -47,7 +47,7 @@ _SENTENCES: Final = {
 _NUMBERED: Final = re.compile(r"\b[^\W\d]*+\d\w*")
 _KIND_CHARS: Final = 4_000
 _MOST_OTHERS: Final = 32
-_STOPS: Final = {ord(char): None for char in ".,;:!?\"'`。、，；：！？·…“”‘’「」『』"}
+_STOPS: Final = re.compile("[.,;:!?\"'`。、，；：！？·…“”‘’「」『』]+")
 _LOOKED_INTO: Final = 4  # texts that a text is looked for in, the nearest first
 
 
@@ -221,8 +221,9 @@ class _Kinds:
         return self._of(place) <= self._known
 
     def _of(self, place: int) -> set[str]:
-        start = self._texts[place][:_KIND_CHARS]
-        return {line.strip() for line in _NUMBERED.sub("#", start).splitlines()} - {""}
+        words = self._texts[place][:_KIND_CHARS].split(" ")
+        shown = " ".join([word if word.isalpha() else _NUMBERED.sub("#", word) for word in words])
+        return {line.strip() for line in shown.splitlines()} - {""}
 
 
 def fold(text: str) -> str:
@@ -232,7 +233,7 @@ def fold(text: str) -> str:
     ('feed it twice x < 5', '喂两次然后等')
     """
     text = text if text.isascii() else unicodedata.normalize("NFKC", text)
-    return " ".join(text.casefold().translate(_STOPS).split())
+    return " ".join(_STOPS.sub("", text.casefold()).split())
 
 
 def mmr_order(
