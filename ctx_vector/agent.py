@@ -96,7 +96,7 @@ class ContextAwareAgent:
         self.memory_tool = memory_tool if remember else None
         recall = _Recall(self.memory_tool, self._shown) if self.memory_tool is not None else None
         self.builder = ContextBuilder(
-            memory_tool=recall, rag_tool=rag_tool, config=config, encoder=encoder, audit=audit
+            memory_tool=recall, rag_tool=rag_tool, config=config, encoder=encoder, audit=audit, user_id=user_id
         )
 
     # -- asking ------------------------------------------------------------------------------------------------------

@@ -125,14 +125,15 @@ class AuditLog:
 
     # -- recording ----------------------------------------------------------------------------------------------------
 
-    def record(self, built: BuiltContext, *, variant: str | None = None) -> str:
+    def record(self, built: BuiltContext, *, variant: str | None = None, user_id: str | None = None) -> str:
         """Have a build recorded, and return its id. A builder with `audit=` does this itself.
 
-        `variant` is a name to tell the arms of an experiment apart. Never waits for the disk.
+        `variant` is a name to tell the arms of an experiment apart, `user_id` whose build it is. Never waits for the
+        disk.
         """
         if built.trace is None:
             raise InputError("record: expected what ContextBuilder.assemble returned, got a context without its trace")
-        self._writer.put(Entry.of(built, variant))
+        self._writer.put(Entry.of(built, variant, user_id))
         return str(built.meta["build_id"])
 
     def flush(self, timeout: float | None = 60.0) -> None:
@@ -174,16 +175,18 @@ class AuditLog:
         search: str | None = None,
         variant: str | None = None,
         since: Since = None,
+        user_id: str | None = None,
     ) -> Rows:
         """Return the newest builds first, at most `limit`, as JSON-ready rows.
 
         `before` goes on after the build with this id: the last one of the page before. `search` looks for a text in the
-        queries, upper and lower case alike in ASCII. Rows have the keys of `audit_decode.LISTED`, and query, sources
-        (what each source got) and feedback (count and mean value).
+        queries, upper and lower case alike in ASCII. `user_id` lists only what was recorded as that
+        user's. Rows have the keys of `audit_decode.LISTED`, and query, sources (what each source got) and feedback
+        (count and mean value).
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InputError(f"limit: expected an integer >= 1, got {limit!r}")
-        where, values = self._where(session, search, variant, since)
+        where, values = self._where(session, search, variant, since, user_id)
         if before is not None:
             where.append("(created_at, number) < (SELECT created_at, number FROM context_logs WHERE id = ?)")
             values.append(self.resolve(before))
@@ -232,9 +235,12 @@ class AuditLog:
             ).fetchall()
         return [dict(zip(("session", "builds", "first", "last"), row, strict=True)) for row in rows]
 
-    def show(self, id: str) -> BuildRecord:
-        """Return one build with everything that was recorded. Raises InputError when there is none with this id."""
-        whole = self.resolve(id)
+    def show(self, id: str, *, user_id: str | None = None) -> BuildRecord:
+        """Return one build with everything that was recorded; with a `user_id` only one of that user's.
+
+        Raises InputError when there is none with this id.
+        """
+        whole = self.resolve(id, user_id=user_id)
         with self._read() as conn:
             return decode(conn, whole)
 
@@ -280,19 +286,24 @@ class AuditLog:
             found = statistics(conn, since, datetime.now(UTC))
         return {**found, "bytes": tables.size_of(self._store())}
 
-    def resolve(self, id: str) -> str:
-        """Return the whole id of a build from its beginning, or of the last build. Raises InputError."""
+    def resolve(self, id: str, *, user_id: str | None = None) -> str:
+        """Return the whole id of a build from its beginning, or of the last build, of all or of one user's.
+
+        Raises InputError when there is none, or more than one.
+        """
         if not isinstance(id, str) or not id.strip():
             raise InputError(f"id: expected the id of a build, its first characters, or {LAST!r}, got {id!r:.40}")
+        whose, mine = (["user_id = ?"], [user_id]) if user_id is not None else ([], [])
         with self._read() as conn:
             if id == LAST:
-                newest = "SELECT id FROM context_logs ORDER BY created_at DESC, number DESC LIMIT 1"
-                rows = conn.execute(newest).fetchall()
+                newest = f"SELECT id FROM context_logs {_clause(whose)} ORDER BY created_at DESC, number DESC LIMIT 1"
+                rows = conn.execute(newest, mine).fetchall()
             elif len(id) < _LEAST_ID:
                 raise InputError(f"id: expected at least {_LEAST_ID} characters, got {id!r}")
             else:
+                begins = _clause(["id >= ?", "id < ? || 'z'", *whose])
                 rows = conn.execute(
-                    "SELECT id FROM context_logs WHERE id >= ?1 AND id < ?1 || 'z' LIMIT 3", (id.lower(),)
+                    f"SELECT id FROM context_logs {begins} LIMIT 3", (id.lower(), id.lower(), *mine)
                 ).fetchall()
         if not rows:
             raise InputError(f"id: {self.path} has no build {id!r:.40}; ctx-vector audit list shows those there are")
@@ -354,7 +365,9 @@ class AuditLog:
         with self._store().read() as conn:
             yield conn
 
-    def _where(self, session: str | None, search: str | None, variant: str | None, since: Since) -> tuple[Any, Any]:
+    def _where(
+        self, session: str | None, search: str | None, variant: str | None, since: Since, user_id: str | None = None
+    ) -> tuple[Any, Any]:
         where: Any = []
         values: Any = []
         if session is not None:
@@ -366,6 +379,9 @@ class AuditLog:
         if variant is not None:
             where.append("l.variant = ?")
             values.append(variant)
+        if user_id is not None:
+            where.append("l.user_id = ?")
+            values.append(user_id)
         if (moment := moment_of(since, datetime.now(UTC))) is not None:
             where.append("l.created_at >= ?")
             values.append(moment.isoformat(timespec="microseconds"))

@@ -25,7 +25,7 @@ from ctx_vector.trace_dump import known_fields, load, parsed, value_of
 LISTED = (
     "number", "id", "session_id", "variant", "created_at", "total_tokens", "budget_limit", "gathered", "kept",
     "dropped", "trimmed", "warnings", "faults", "build_ms", "knowledge_version", "strategy", "model", "tokenizer",
-    "version", "config_hash", "redacted", "purged",
+    "version", "config_hash", "redacted", "purged", "user_id",
 )  # fmt: skip
 _A_RUN: Final = 3  # entries of what names several messages in a row
 FLAGS = ("trimmed", "redacted", "purged")

@@ -78,10 +78,11 @@ class Entry:
     meta: dict[str, Any]
     stats: dict[str, Any]
     variant: str | None
+    user_id: str | None
     size: int  # about how many characters it holds
 
     @classmethod
-    def of(cls, built: BuiltContext, variant: str | None) -> Entry:
+    def of(cls, built: BuiltContext, variant: str | None, user_id: str | None = None) -> Entry:
         """Return the entry of a build."""
         size = 2 * len(built.text)
         for item in built.trace.gathered.candidates:
@@ -89,7 +90,7 @@ class Entry:
             if item.image is not None:
                 size += len(str(item.image))
         messages = [dict(message) for message in built.messages]
-        return cls(built, messages, dict(built.meta), dict(built.stats), variant, size)
+        return cls(built, messages, dict(built.meta), dict(built.stats), variant, user_id, size)
 
 
 # -- a build as a row -------------------------------------------------------------------------------------------------
@@ -137,6 +138,7 @@ def encode(entry: Entry, keeper: Keeper, purged: frozenset[bytes] = frozenset())
         "id": meta["build_id"],
         "session_id": trace.session_id,
         "variant": entry.variant,
+        "user_id": entry.user_id,
         "created_at": datetime.fromtimestamp(trace.started, UTC).isoformat(timespec="microseconds"),
         "total_tokens": built.budget.total_used,
         "budget_limit": built.budget.total_limit,

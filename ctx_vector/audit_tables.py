@@ -85,7 +85,12 @@ def _m001(conn: sqlite3.Connection) -> None:
         conn.execute(statement)
 
 
-MIGRATIONS: Final = (_m001,)
+def _m002(conn: sqlite3.Connection) -> None:
+    conn.execute("ALTER TABLE context_logs ADD COLUMN user_id TEXT")  # whose build it is, when that is known
+    conn.execute("CREATE INDEX context_logs_user ON context_logs (user_id, created_at) WHERE user_id IS NOT NULL")
+
+
+MIGRATIONS: Final = (_m001, _m002)
 
 
 def open_audit(path: Path, *, create: bool = True) -> Store:

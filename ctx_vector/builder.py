@@ -57,7 +57,8 @@ class ContextBuilder:
     With SourceConfigs or a `budget_ratio` (the shares of the layers) the build has layers: `reserve_ratio` is not used,
     and the limit is the least of ``int(model_max_tokens * (1 - output_reserve_ratio))`` and the config's `max_tokens`
     where that is not the default. `scope` is who builds, `base_dir` roots the paths of loaders, and `allow_python`
-    lets them call functions.
+    lets them call functions. `user_id` is whose builds the audit says they are, by default those of the user of
+    `memory_tool`.
 
     Raises ConfigError for a config that is wrong.
     """
@@ -81,6 +82,7 @@ class ContextBuilder:
         scope: str | None = None,
         base_dir: str | Path | None = None,
         allow_python: bool = False,
+        user_id: str | None = None,
     ) -> None:
         configs = [source for source in sources if isinstance(source, SourceConfig)]
         shares = _shares(budget_ratio, configs)
@@ -92,6 +94,7 @@ class ContextBuilder:
         self.share_policy = share_policy
         self.model_max_tokens = model_max_tokens
         self.audit = _audit_of(audit, rag_tool, memory_tool)
+        self.user_id = user_id or getattr(getattr(memory_tool, "memory", None), "user_id", None)
         self._output_reserve_ratio = output_reserve_ratio
         self._given_counter = counter
         shared = Shared(encoder, getattr(rag_tool, "knowledge", None))
@@ -264,7 +267,7 @@ class ContextBuilder:
             trace.given["layers"] = layers.to_dict()
         built = compose(trace, history, template, self._means(config), started)
         if self.audit is not None:
-            self.audit.record(built)
+            self.audit.record(built, user_id=self.user_id)
         return built
 
     def regather(self, trace: Trace) -> BuiltContext:

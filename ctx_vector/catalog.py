@@ -175,6 +175,20 @@ def known_roots(conn: sqlite3.Connection) -> dict[str, str]:
     return {os.fsdecode(path): prefix for path, prefix in conn.execute("SELECT path, prefix FROM roots")}
 
 
+def places(conn: sqlite3.Connection, name: str) -> list[str]:
+    """Return the paths that a source, or the beginning of sources up to a ``/``, may mean, the surest first."""
+    rows = conn.execute(
+        f"SELECT path FROM lives l JOIN documents d ON d.id = l.document_id WHERE {_LIVE} AND source = :source "
+        "AND path IS NOT NULL",
+        {"version": active_version(conn), "source": name},
+    )
+    found = [os.fsdecode(row[0]) for row in rows]
+    for folder, prefix in sorted(known_roots(conn).items(), key=lambda item: -len(item[1])):
+        if name == prefix or name.startswith(f"{prefix}/"):
+            found.append(os.path.join(folder, name[len(prefix) :].lstrip("/")))
+    return found
+
+
 def pack_embedded(text: str, embedded: str) -> str:
     r"""Return what to store of an encoded text: what comes before the lines of the chunk's text that it ends in.
 

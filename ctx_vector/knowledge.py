@@ -389,6 +389,11 @@ class KnowledgeBase:
 
         return documents(self._store)
 
+    def places(self, name: str) -> list[str]:
+        """Return the paths of the file or folder that a source, or the beginning of sources, may mean; surest first."""
+        with self._store.read() as conn:
+            return catalog.places(conn, name.rstrip("/"))
+
     def chunks(self, source: str) -> list[dict[str, Any]]:
         """Return id, content, heading and lines of the chunks of one document; none when there is no such document."""
         from ctx_vector.upkeep import chunks

@@ -1,7 +1,8 @@
-"""The builds that a server can explain: those of an audit, or the last ones of its own, in memory.
+"""The builds that a server can explain: those of its user in an audit, or the last ones of its own, in memory.
 
-With an audit, the audit is the only record, so that what is purged there is gone here. The record in memory is bounded,
-and forgets the builds in which a memory stood that is forgotten.
+What others have asked, who share the file of the audit, is as if it were not there. With an audit, the audit is the
+only record, so that what is purged there is gone here. The record in memory is bounded, and forgets the builds in which
+a memory stood that is forgotten.
 """
 
 from __future__ import annotations
@@ -20,10 +21,11 @@ LISTED: Final = 50
 
 
 class Builds:
-    """Recent builds by id; may be used from several threads."""
+    """Recent builds of one user by id; may be used from several threads."""
 
-    def __init__(self, audit: AuditLog | None = None, most: int = LISTED) -> None:
+    def __init__(self, audit: AuditLog | None = None, most: int = LISTED, user_id: str = "default") -> None:
         self.audit = audit
+        self.user_id = user_id
         self._most = most
         self._kept: OrderedDict[str, BuiltContext] = OrderedDict()
         self._lock = threading.Lock()
@@ -41,7 +43,7 @@ class Builds:
         """Return a build, the last one for a blank id. Raises InputError when there is none."""
         if self.audit is not None:
             self.audit.flush()
-            return self.audit.show(build_id or LAST).built
+            return self.audit.show(build_id or LAST, user_id=self.user_id).built
         with self._lock:
             known = list(reversed(self._kept))
             found = self._kept.get(build_id or (known[0] if known else ""))
@@ -67,7 +69,7 @@ class Builds:
                     "kept": row["kept"],
                     "dropped": row["dropped"],
                 }
-                for row in self.audit.list(limit=LISTED)
+                for row in self.audit.list(limit=LISTED, user_id=self.user_id)
             ]
         with self._lock:
             builds = list(reversed(self._kept.values()))

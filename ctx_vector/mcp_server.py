@@ -8,8 +8,8 @@ Tools: `build_context`, `search_knowledge`, `index_path`, `remember`, `recall`, 
 Each call runs in a thread of its own, so that several clients are served at once.
 
 A failure is an answer with `isError` and the sentence of the CtxVectorError; a fault of ours is logged with its
-traceback, and the client hears only that there was one. All clients of one server see the same knowledge, the same
-user's memories and the same recent builds.
+traceback, and the client hears only that there was one. All clients of one server see the same knowledge, and the
+memories and recent builds of the same user.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _INSTRUCTIONS: Final = (
 _RESOURCES: Final = {
     "ctx-vector://knowledge": "The knowledge base: documents, passages, languages, model, size. 知识库概况。",
     "ctx-vector://knowledge/versions": "The versions of the knowledge base that are kept, oldest first. 知识库的版本。",
-    "ctx-vector://builds": "The last builds of this server, newest first. 最近的构建。",
+    "ctx-vector://builds": "The last builds of this server's user, newest first. 最近的构建。",
     "ctx-vector://builds/{build_id}": "One recent build: the text, and what became of every candidate. 一次构建。",
 }
 
@@ -91,11 +91,13 @@ def make_server(
     config: ContextConfig | None = None,
     audit: AuditLog | None = None,
     keep_builds: int = KEEP_BUILDS,
+    user_id: str | None = None,
 ) -> ContextServer:
     """Return a server over these; it opens and closes none of them.
 
     Only what lies in the folders `roots` may be indexed. Without `memory` the tools of memory say so. With an `audit`
-    every build it has can be explained, without one the last `keep_builds` of this server. Raises InputError for a root
+    every build that it has of `user_id` (by default the user of `memory`) can be explained, without one the last
+    `keep_builds` of this server. Raises InputError for a root
     that is no folder.
     """
     server = ContextServer(
@@ -106,7 +108,7 @@ def make_server(
         version=__version__,
         log_level="WARNING",
     )
-    builds = Builds(audit, keep_builds)
+    builds = Builds(audit, keep_builds, user_id or (memory.user_id if memory is not None else "default"))
     tools = Tools(knowledge, memory, roots, config or ContextConfig(citations=True), builds)
     look = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     grow = ToolAnnotations(read_only_hint=False, destructive_hint=False, idempotent_hint=True, open_world_hint=False)

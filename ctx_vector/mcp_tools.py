@@ -62,6 +62,7 @@ class Tools:
             memory_tool=MemoryTool(memory=memory) if memory is not None else None,
             config=config,
             audit=builds.audit,
+            user_id=builds.user_id,
         )
         self._builds = builds
 
@@ -149,17 +150,24 @@ class Tools:
     async def index_path(
         self,
         path: Annotated[
-            str, Field(min_length=1, max_length=4096, description="A file or folder in an open folder. 路径。")
+            str,
+            Field(
+                min_length=1,
+                max_length=4096,
+                description="A file or folder in an open folder, or the source of a document as citations name it: "
+                "guides/vpn.md, docs/guides/vpn.md. 路径，或引用中的文件名。",
+            ),
         ],
         ctx: Context[Any, Any],
         dry_run: Annotated[bool, Field(description="Only say what would be done. 只预演。")] = False,
     ) -> Annotated[CallToolResult, mcp_replies.IndexReply]:
         """Bring the knowledge base up to date with a file or folder; only what changed is encoded. Only what lies in
-        folders that were opened when the server was started can be indexed.
+        folders that were opened when the server was started can be indexed. A path starts in such a folder or with its
+        name, as sources of search_knowledge do.
 
         索引文件或文件夹（仅限启动时开放的目录），只编码有变化的部分。
         """
-        target = allowed_path(path, self._roots)
+        target = allowed_path(path, self._roots, self._knowledge.places(path))
         stop, latest = threading.Event(), [Progress(0, 0, 0, 0, 0, "")]
 
         def tell(progress: Progress) -> None:  # called from the threads that index
@@ -318,8 +326,11 @@ def _folder(root: str | os.PathLike[str]) -> Path:
     return real
 
 
-def allowed_path(path: str, roots: Sequence[Path]) -> Path:
-    """Return the real path of a file or folder in one of `roots` (real paths); a relative one is taken in each in turn.
+def allowed_path(path: str, roots: Sequence[Path], known: Sequence[str] = ()) -> Path:
+    """Return the real path of a file or folder in one of `roots` (real paths).
+
+    It is what the path means as the name of a source: one of the paths `known` for it, as the knowledge base has them;
+    else what it means in each of the roots in turn; else what it means when it begins with the name of a root.
 
     Raises InputError for whatever lies outside once symbolic links are resolved, whether it is there or not, and for
     what is not there.
@@ -327,15 +338,21 @@ def allowed_path(path: str, roots: Sequence[Path]) -> Path:
     if not roots:
         raise InputError("index_path: no folder is open to this server; start it with --root DIR")
     try:
-        real = [Path(os.path.realpath(root / path)) for root in roots]
+        named = [root.parent / path for root in roots if path == root.name or path.startswith(f"{root.name}/")]
+        meant = [*map(Path, known), *(root / path for root in roots), *named]
+        real = [Path(os.path.realpath(found)) for found in meant]
     except ValueError:  # a NUL in the path
         raise InputError(f"path: expected the path of a file or folder, got {path!r:.80}") from None
     inside = [found for found in real if any(found == root or root in found.parents for root in roots)]
-    if not inside:
+    there = [found for found in inside if found.exists()]
+    foreign = bool(known) and not set(real[: len(known)]) & set(inside)  # a document, but of another folder
+    if not inside or (foreign and not there):
         raise InputError(
             f"path: {path!r:.200} is not in a folder that is open to this server; open are {', '.join(map(str, roots))}"
         )
-    there = [found for found in inside if found.exists()]
     if not there:
-        raise InputError(f"path: no such file or folder: {path!r:.200}")
+        raise InputError(
+            f"path: no such file or folder: {path!r:.200}; a path starts in {', '.join(map(str, roots))}, or with the "
+            f"folder's name, such as {roots[0].name}/..., as the sources of search_knowledge do"
+        )
     return there[0]

@@ -20,7 +20,7 @@ from ctx_vector import ContextBuilder
 from ctx_vector import audit_writer as writer_module
 from ctx_vector.audit import AuditLog
 from ctx_vector.audit_tables import size_of
-from ctx_vector.errors import SchemaError, StoreError
+from ctx_vector.errors import InputError, SchemaError, StoreError
 
 resource = pytest.importorskip("resource")
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
@@ -393,6 +393,31 @@ def test_a_file_that_was_larger_is_brought_within_its_new_size(path):
         assert size_of(log._store()) <= 1_000_000 and log.list()[0]["query"] == "more"
 
 
+def test_builds_of_the_schema_before_are_of_no_user(log, monkeypatch):
+    build(log, "old")
+    log.close()
+    with closing(sqlite3.connect(log.path)) as conn:
+        conn.execute("DROP INDEX context_logs_user")
+        conn.execute("ALTER TABLE context_logs DROP COLUMN user_id")
+        conn.execute("PRAGMA user_version=1")
+    with AuditLog(log.path) as again:
+        build(again, "new")
+        again.record(ContextBuilder(config=plain()).assemble("Ada's"), user_id="ada")
+        again.flush()
+        assert [(row["query"], row["user_id"]) for row in again.list()] == [
+            ("Ada's", "ada"),
+            ("new", None),
+            ("old", None),
+        ]
+        assert [row["query"] for row in again.list(user_id="ada")] == ["Ada's"]
+        whole = again.resolve("last", user_id="ada")
+        assert again.show(whole[:8], user_id="ada").id == again.resolve("last") == whole
+        for user in ("bob", ""):
+            with pytest.raises(InputError, match="has no build"):
+                again.show(whole, user_id=user)
+        assert again.replay(again.list()[-1]["id"]).equal
+
+
 def test_the_schema_is_what_a_reader_of_the_file_expects(log):
     build(log, "q", session_id="s", documents=["d"])
     log.flush()
@@ -408,6 +433,7 @@ def test_the_schema_is_what_a_reader_of_the_file_expects(log):
             for query in (
                 "SELECT id FROM context_logs ORDER BY created_at DESC, number DESC LIMIT 5",
                 "SELECT id FROM context_logs WHERE session_id = 's' ORDER BY created_at DESC, number DESC LIMIT 5",
+                "SELECT id FROM context_logs WHERE user_id = 'ada' ORDER BY created_at DESC, number DESC LIMIT 5",
             )
         ]
     assert row[0] == "s" and isinstance(json.loads(row[1]), list) and json.loads(row[2])["documents"]["kept"] == 1

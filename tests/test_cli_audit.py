@@ -2,11 +2,14 @@
 
 import json
 import shutil
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 from cli_fixtures import bad, call, good, kb, quiet_logs
+from pipeline_help import HashEncoder
 
+from ctx_vector import ContextBuilder, Memory, MemoryTool
 from ctx_vector.audit import AuditLog
 
 FIXTURES = (kb, quiet_logs)
@@ -68,6 +71,24 @@ def test_a_list_can_be_searched_and_paged(tmp_path: Path):
     table = good(call("audit", "list", "--audit", path))
     assert "question 3 退货" in table and ids[0][:10] in table and len(table.splitlines()) == 6
     assert good(call("audit", "list", "--audit", path, "--session", "none")) == "no build fits\n"
+    done = call("audit", "list", "--audit", path, "--limit", 3)
+    assert f"3 of 4 builds; more with --limit N, or go on with --before {ids[2][:10]}\n" == done.stderr
+    assert call("audit", "list", "--audit", path, "--limit", 4).stderr == ""
+    assert "there are older ones" in call("audit", "list", "--audit", path, "--limit", 1, "--before", ids[0]).stderr
+    assert call("audit", "list", "--audit", path, "--limit", 3, "--before", ids[0]).stderr == ""
+
+
+def test_a_build_is_recorded_with_its_user(tmp_path: Path):
+    path = tmp_path / "audit.sqlite3"
+    good(call("build", "nobody's", *PLAIN, "--audit", path))
+    with ExitStack() as stack:
+        memory = stack.enter_context(Memory(tmp_path / "memory", "ada", HashEncoder()))
+        log = stack.enter_context(AuditLog(path))
+        ContextBuilder(memory_tool=MemoryTool(memory=memory), audit=log, encoder=memory.encoder).assemble("Ada's")
+    assert {row["query"]: row["user_id"] for row in read("list", "--audit", path)} == {
+        "nobody's": "default", "Ada's": "ada",
+    }  # fmt: skip
+    assert "user       ada\n" in good(call("audit", "show", "--audit", path))
 
 
 def test_a_build_is_shown_with_its_reasons(own: Path, monkeypatch: pytest.MonkeyPatch):

@@ -24,7 +24,7 @@ from knowledge_help import PAGES, CountingEncoder, write_pages
 from mcp import Client, MCPError, StdioServerParameters
 from pipeline_help import HashEncoder
 
-from ctx_vector import ContextConfig, KnowledgeBase, Memory
+from ctx_vector import ContextBuilder, ContextConfig, KnowledgeBase, Memory
 from ctx_vector.audit import AuditLog
 from ctx_vector.cli.mcp_settings import PLACES, settings
 from ctx_vector.errors import InputError
@@ -321,6 +321,42 @@ def test_builds_of_earlier_servers_are_in_the_audit(tmp_path: Path, docs: Path):
         assert [row["session"] for row in audit.sessions()] == ["会话 1"]
 
 
+def test_builds_of_other_users_are_as_if_they_were_not_there(tmp_path: Path, docs: Path, encoder):
+    """Two users of one file: neither lists, shows nor explains what the other has asked."""
+    with ExitStack() as stack:
+        kb = stack.enter_context(KnowledgeBase(tmp_path / "kb", encoder))
+        audit = stack.enter_context(AuditLog(tmp_path / "audit.sqlite3"))
+        ContextBuilder(audit=audit).assemble("of nobody known")
+
+        def server(user: str, *, remembers: bool) -> ContextServer:
+            memory = stack.enter_context(Memory(tmp_path / "memory", user, encoder)) if remembers else None
+            return make_server(knowledge=kb, memory=memory, audit=audit, user_id=None if remembers else user)
+
+        async def asks(client: Client) -> str:
+            return (await ask(client, "build_context", query="What does Bob's doctor say?"))[1]["build_id"]
+
+        async def looks(client: Client) -> list[str]:
+            rows = json.loads((await client.read_resource("ctx-vector://builds")).contents[0].text)
+            for id_ in (foreign, foreign[:8]):
+                assert "has no build" in await refused(client, "explain_build", build_id=id_)
+                with pytest.raises(MCPError, match="has no build"):
+                    await client.read_resource(f"ctx-vector://builds/{id_}")
+            return [row["query"] for row in rows]
+
+        for remembers in (True, False):
+            bob, ada = (server(user, remembers=remembers) for user in ("bob", f"ada-{remembers}"))
+            foreign = talk(lambda bob=bob: Client(bob), asks)
+            assert talk(lambda ada=ada: Client(ada), looks) == []
+            refusal = talk(lambda ada=ada: Client(ada), lambda client: refused(client, "explain_build"))
+            assert "has no build 'last'" in refusal
+            talk(lambda ada=ada: Client(ada), lambda client: ask(client, "build_context", query="What does Ada like?"))
+            assert talk(lambda ada=ada: Client(ada), looks) == ["What does Ada like?"]
+            told, _ = talk(lambda ada=ada: Client(ada), lambda client: ask(client, "explain_build"))
+            assert told.splitlines()[0].endswith("for: What does Ada like?")
+        assert len(audit.list(limit=50)) == 5  # who owns the file sees all
+        assert {row["user_id"] for row in audit.list(limit=50)} == {None, "bob", "ada-True", "ada-False"}
+
+
 def test_the_record_of_builds_is_bounded(server: ContextServer):
     async def story(client: Client) -> None:
         ids = [(await ask(client, "build_context", query=f"question {n}"))[1]["build_id"] for n in range(5)]
@@ -462,6 +498,52 @@ def test_what_lies_outside_is_refused(maze: Path, path: str):
 def test_what_lies_inside_is_found(maze: Path, path: str, expected: str):
     roots = [maze / "open", maze / "open-too"]
     assert allowed_path(path.format(maze), roots) == maze / expected
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [("open", "open"), ("open/a.md", "open/a.md"), ("open/inner", "open/inner"),
+     ("open/inner/back", "open/a.md"), ("open-too/deep/c.md", "open-too/deep/c.md"), ("a.md", "open/a.md")],
+)  # fmt: skip
+def test_a_path_may_begin_with_the_name_of_its_root(maze: Path, path: str, expected: str):
+    write_pages(maze, {"open-too/deep/c.md": "text"})
+    assert allowed_path(path, [maze / "open", maze / "open-too"]) == maze / expected
+
+
+@pytest.mark.parametrize(
+    "path", ["open/../closed/secret.md", "open/file-link.md", "open/folder-link/secret.md", "open-too/../closed"]
+)
+def test_a_root_by_its_name_leads_nowhere_else(maze: Path, path: str):
+    roots = [maze / "open", maze / "open-too"]
+    with pytest.raises(InputError, match=r"is not in a folder that is open to this server|no such file"):
+        allowed_path(path, roots)
+    with pytest.raises(InputError, match=r"is not in a folder that is open to this server|no such file"):
+        allowed_path("a citation", roots, [str(maze / path), str(maze / "closed" / "secret.md")])
+
+
+def test_the_names_of_citations_can_be_indexed(tmp_path: Path, encoder):
+    """Sources begin with a folder's name, or with more of its path where two have the same name."""
+    for place in ("one/docs", "two/docs", "three/docs"):
+        write_pages(tmp_path / place, {"guide/vpn.md": f"# VPN\n\nThe VPN of {place} has its own key.\n"})
+    with KnowledgeBase(tmp_path / "kb", encoder) as kb:
+        kb.sync(tmp_path / "one" / "docs", tmp_path / "two" / "docs")
+        kb.sync(tmp_path / "three" / "docs" / "guide" / "vpn.md")
+        server = make_server(knowledge=kb, roots=[tmp_path / "two" / "docs", tmp_path / "three" / "docs"])
+
+        async def story(client: Client) -> None:
+            _, found = await ask(client, "search_knowledge", query="VPN", min_score=0)
+            sources = {row["source"] for row in found["passages"]}
+            assert sources == {"one/docs/guide/vpn.md", "two/docs/guide/vpn.md", "guide/vpn.md"}
+            for path, unchanged in (("two/docs/guide/vpn.md", 1), ("two/docs/", 1), ("guide/vpn.md", 1)):
+                _, report = await ask(client, "index_path", path=path)
+                assert (report["added"], report["unchanged"]) == (0, unchanged), path
+            assert "is not in a folder that is open" in await refused(
+                client, "index_path", path="one/docs/guide/vpn.md"
+            )
+            said = await refused(client, "index_path", path="docs/guides/vpn.md")
+            assert "no such file or folder: 'docs/guides/vpn.md'; a path starts in " in said and "docs/..." in said
+
+        talk(lambda: Client(server), story)
 
 
 def test_odd_paths_and_roots(maze: Path, encoder):
@@ -758,6 +840,18 @@ def test_settings_start_this_installation(program: str, tmp_path: Path, monkeypa
         [entry["command"], *entry["args"], "--json"], capture_output=True, text=True, env=environment(), check=False
     )
     assert offer.returncode == 0, offer.stderr
+
+
+def test_settings_for_what_is_not_there_are_refused_or_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "a-file").write_text("x", encoding="utf-8")
+    done = call("mcp", "--settings", "cursor", "--root", "docs", "--root", "nodocs", "--root", "a-file")
+    assert "--root: no such folder: nodocs, a-file; make it first" in bad(done, 1) and not done.stdout
+    assert "--kb: a-file is a file" in bad(call("mcp", "--settings", "cursor", "--kb", "a-file"), 1)
+    assert "no-config.yaml" in bad(call("mcp", "--settings", "cursor", "--config", "no-config.yaml"), 1)
+    done = call("mcp", "--settings", "cursor", "--root", "docs", "--kb", "new")
+    assert done.exit_code == 0 and "there is no knowledge base at new yet" in done.stderr and "new" in done.stdout
 
 
 def test_wrong_options():

@@ -63,7 +63,9 @@ def list_(
       ctx-vector audit list --search 退货 --kb kb --json
     """
     with _open(audit, kb) as log:
-        rows = log.list(session, limit, before=before, search=search)
+        rows = log.list(session, limit + (limit > 0), before=before, search=search)
+        total = log.count(session, search=search)
+    older, rows = len(rows) > limit, rows[:limit]
     if json:
         print_json(rows)
         return
@@ -88,6 +90,9 @@ def list_(
         stretch="query",
         keep_start=True,
     )
+    if older:
+        shown = f"{len(rows):,} of {total:,} builds" if before is None else "there are older ones"
+        note(f"{shown}; more with --limit N, or go on with --before {rows[-1]['id'][:_SHORT]}")
 
 
 @audit_app.command("show")
@@ -129,6 +134,7 @@ def _show(record: BuildRecord) -> None:
         ("knowledge", f"version {meta['knowledge_version']}" if meta["knowledge_version"] is not None else "none"),
         ("took", ", ".join(f"{name} {value} ms" for name, value in meta["stages_ms"].items())),
     ]
+    facts += [("user", record.listed["user_id"])] if record.listed["user_id"] else []
     facts += [("variant", record.variant)] if record.variant else []
     for item in record.feedback:
         facts.append(("feedback", f"{item['value']:g} {item['note']}".strip()))

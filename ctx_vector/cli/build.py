@@ -131,6 +131,7 @@ def build(
             model,
             recalls,
             allow_python=allow_python,
+            user_id=user or "default",
             **_recording(chosen, audit, no_audit, folder),
         )
         if builder.audit is not None:

@@ -97,8 +97,11 @@ def mcp(
         if settings_for not in PLACES:
             raise UsageError(f"--settings: expected one of {', '.join(PLACES)}, got {settings_for!r}")
         given = _absolute(kb, root or [], memory, user, no_memory, config, model)
+        _check_places(kb, root or [], config)
         out(settings(settings_for, given + ["--no-audit"] * no_audit))
         note(f"paste it into {PLACES[settings_for]}, and start the program again")
+        if not os.path.isdir(kb):
+            note(f"note: there is no knowledge base at {kb} yet; the server makes an empty one")
         return
     _quiet()
     from ctx_vector.audit import FILE_NAME as AUDIT_FILE
@@ -121,7 +124,9 @@ def mcp(
         if not no_audit:
             audit = AuditLog(Path(kb) / AUDIT_FILE, max_age=_AUDIT_AGE, max_size=_AUDIT_SIZE)
             stack.callback(audit.close)
-        server = make_server(knowledge=knowledge, memory=kept, roots=root or (), config=chosen, audit=audit)
+        server = make_server(
+            knowledge=knowledge, memory=kept, roots=root or (), config=chosen, audit=audit, user_id=user
+        )
         if http:
             from ctx_vector.mcp_http import serve_http
 
@@ -173,6 +178,20 @@ def _offer() -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder, KnowledgeBase(folder) as nothing:
         return asyncio.run(ask(make_server(knowledge=nothing)))
+
+
+def _check_places(kb: str, roots: list[str], config: str | None) -> None:
+    """Raise InputError for what would stop the server inside the agent program, where nobody sees why."""
+    from ctx_vector.errors import InputError
+
+    if missing := [root for root in roots if not os.path.isdir(root)]:
+        raise InputError(f"--root: no such folder: {', '.join(missing)}; make it first, or name another")
+    if os.path.exists(kb) and not os.path.isdir(kb):
+        raise InputError(f"--kb: {kb} is a file; give the folder of a knowledge base")
+    if config is not None:
+        from ctx_vector.cli.inputs import read_config
+
+        read_config(config, {})
 
 
 def _absolute(
