@@ -93,7 +93,7 @@ def _language_of(text: str) -> str:
     return "zh" if han > 0.2 * (han + words) and han else "en"
 
 
-def _cohort(language: str) -> str:
+def cohort(language: str) -> str:
     """Return the background that stands for a language; for other scripts the Chinese one fits better (measured)."""
     return language if language in LANGUAGES else "zh"
 
@@ -169,7 +169,7 @@ class Calibration:
 
     def mean_passage(self, language: str) -> NDArray[np.float32]:
         """Return the mean vector (dim,) float32 of the background's passages in the language that stands for this."""
-        return self.passages[_cohort(language)]
+        return self.passages[cohort(language)]
 
     @property
     def hash(self) -> str:
@@ -228,11 +228,11 @@ class Calibration:
 
         This is the map of memories (memory_view.py), which rank better that way; `asked` and `said` are languages.
         """
-        key = _cohort(asked), _cohort(said)
+        key = cohort(asked), cohort(said)
         excess = cosines - self.centred[key].unrelated
         if shares is None:
-            return _seen_from(self.centred[key].relevance(excess), _share(asked, said))
-        return _seen_from(self.hybrid_centred[key].relevance(excess, shares), _share(asked, said))
+            return seen_from(self.centred[key].relevance(excess), _share(asked, said))
+        return seen_from(self.hybrid_centred[key].relevance(excess, shares), _share(asked, said))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values; `from_dict` takes them back."""
@@ -295,7 +295,7 @@ class Asked:
         self.language = language
         self._calibration = calibration
         self._query = query.astype(np.float64)
-        self._questions = calibration.questions[_cohort(language)]
+        self._questions = calibration.questions[cohort(language)]
         self.direction: NDArray[np.float32] = query - np.float32(TEXT_SHARE) * self._questions
         """The vector (dim,) q - B Q, by whose inner product texts of one language rank just as by their relevance."""
 
@@ -310,8 +310,8 @@ class Asked:
         known = self._calibration
         columns = []
         for said in languages:
-            pair = known.pairs[_cohort(self.language), _cohort(said)]
-            of_query = float(self._query @ known.passages[_cohort(said)].astype(np.float64))
+            pair = known.pairs[cohort(self.language), cohort(said)]
+            of_query = float(self._query @ known.passages[cohort(said)].astype(np.float64))
             shift = QUERY_SHARE * (of_query - pair.unrelated)
             slopes = _slopes(pair.line, pair.match, pair.high)
             columns.append((pair.unrelated, shift, pair.line, pair.match, *slopes, _share(self.language, said)))
@@ -341,7 +341,7 @@ class Asked:
     @staticmethod
     def relevance(excess: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the relevance (n,) float64 in [0, 1] of texts with these excesses (n,) and `points` (8, n)."""
-        return _seen_from(_relevance(excess, *points[2:7]), points[7])
+        return seen_from(_relevance(excess, *points[2:7]), points[7])
 
     @staticmethod
     def least_products(relevance: float, points: NDArray[np.float64]) -> list[float]:
@@ -359,7 +359,7 @@ class Asked:
 
         columns = []
         for said in languages:
-            found = self._calibration.hybrid[_cohort(self.language), _cohort(said)]
+            found = self._calibration.hybrid[cohort(self.language), cohort(said)]
             points = found.points
             columns.append((found.unit, found.weight, points.unrelated, points.line, points.match, points.high))
         return np.array(columns).T
@@ -371,7 +371,7 @@ class Asked:
         """Return the hybrid relevance (n,) of excesses and keyword shares (n,); `more` are `hybrid_points` (6, n)."""
         unit, weight, unrelated, line, match, high = more
         value = excess / unit + weight * shares - unrelated
-        return _seen_from(_relevance(value, line, match, *_slopes(line, match, high)), points[7])
+        return seen_from(_relevance(value, line, match, *_slopes(line, match, high)), points[7])
 
 
 def _least_excess(
@@ -393,7 +393,7 @@ def _share(asked: str, said: str) -> float:
     return 1.0 if asked == said else OTHER_LANGUAGE
 
 
-def _seen_from(relevance: NDArray[np.float64], share: Any) -> NDArray[np.float64]:
+def seen_from(relevance: NDArray[np.float64], share: Any) -> NDArray[np.float64]:
     """Return the relevance of which only `share` (a number, or (n,)) counts of what lies over the line."""
     import numpy as np
 

@@ -63,7 +63,7 @@ def measure(encoder: Encoder, rows: Sequence[dict[str, str]], keyword_weight: fl
         weight = keyword_weight * float(dense[apart].var()) / max(1.0, float(np.median(np.diag(dense))))
         fused = dense + weight * shares
         mean = float(fused[apart].mean())
-        points, seen = _points(mean, fused[apart] - mean, np.diag(fused) - mean)
+        points, seen = points_of(mean, fused[apart] - mean, np.diag(fused) - mean)
         return HybridMap(unit, weight, points), seen
 
     for q in LANGUAGES:
@@ -74,7 +74,7 @@ def measure(encoder: Encoder, rows: Sequence[dict[str, str]], keyword_weight: fl
             by_query = (cosines.sum(1) - own) / (count - 1) - mean
             by_text = (cosines.sum(0) - own) / (count - 1) - mean
             excess = cosines - mean - QUERY_SHARE * by_query[:, None] - TEXT_SHARE * by_text[None, :]
-            pairs[q, d], seen = _points(mean, excess[apart], np.diag(excess))
+            pairs[q, d], seen = points_of(mean, excess[apart], np.diag(excess))
             report |= {f"{name}_{q}_{d}": share for name, share in seen.items()}
             words = keyword_shares(rows, q, d)
             hybrid[q, d], seen = with_keywords(pairs[q, d], excess, words)
@@ -82,7 +82,7 @@ def measure(encoder: Encoder, rows: Sequence[dict[str, str]], keyword_weight: fl
             questions, passages = asked[q] - asked[q].mean(0), documents[d] - documents[d].mean(0)
             cosines = (_unit(questions) @ _unit(passages).T).astype(np.float64)
             mean = float(cosines[apart].mean())
-            centred[q, d], seen = _points(mean, cosines[apart] - mean, np.diag(cosines) - mean)
+            centred[q, d], seen = points_of(mean, cosines[apart] - mean, np.diag(cosines) - mean)
             report |= {f"centred_{name}_{q}_{d}": share for name, share in seen.items()}
             hybrid_centred[q, d], seen = with_keywords(centred[q, d], cosines - mean, words)
             report |= {f"hybrid_centred_{name}_{q}_{d}": share for name, share in seen.items()}
@@ -131,7 +131,7 @@ def measure_keywords(rows: Sequence[dict[str, str]]) -> dict[str, Any]:
     for name in LANGUAGES:
         shares = keyword_shares(rows, name, name, by_key)
         mean = float(shares[apart].mean())
-        pair, seen = _points(mean, shares[apart] - mean, np.diag(shares) - mean)
+        pair, seen = points_of(mean, shares[apart] - mean, np.diag(shares) - mean)
         maps[name] = [round(value, 5) for value in (pair.unrelated, pair.line, pair.match, pair.high)]
         report |= {f"{key}_{name}": share for key, share in seen.items()}
     return {"common": dict(sorted(common.items())), "maps": maps, "report": report}
@@ -143,7 +143,7 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12), np.float32)
 
 
-def _points(
+def points_of(
     mean: float, unrelated: NDArray[np.float64], matched: NDArray[np.float64]
 ) -> tuple[PairMap, dict[str, float]]:
     """Return the map of one pair of languages, and the shares of background pairs that it puts right."""
@@ -201,8 +201,13 @@ def measure_and_keep(encoder: Encoder) -> Calibration:
 def keep(found: Calibration, encoder: Encoder) -> Path:
     """Write a calibration to the user's cache folder, at once and whole, and return where."""
     path = calibration_path(encoder)
+    write_at_once(path, json.dumps(found.to_dict()))
+    return path
+
+
+def write_at_once(path: Path, text: str) -> None:
+    """Write a file so that there is never half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
-    part.write_text(json.dumps(found.to_dict()), encoding="utf-8")
+    part.write_text(text, encoding="utf-8")
     part.replace(path)
-    return path

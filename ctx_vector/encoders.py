@@ -120,6 +120,26 @@ class SentenceTransformerEncoder:
                 counts.extend(map(len, encoded["input_ids"]))
         return counts
 
+    def encode_tokens(self, texts: Sequence[str], kind: Literal["query", "passage"] = "passage") -> list[Vectors]:
+        """Return the vectors (tokens, dim) float32, unit rows, of the tokens of each text, without those of the prompt
+        and the special tokens.
+        """
+        prompt, special = self._prompts[kind], set(self._model.tokenizer.all_special_ids)
+        found: dict[str, Vectors] = {}
+        for text in dict.fromkeys(_listed(texts)):
+            whole = prompt + _characters(text)
+            with self._lock:
+                (rows,) = self._model.encode(
+                    [whole], output_value="token_embeddings", batch_size=1, show_progress_bar=False, prompt=""
+                )
+                head = self._model.tokenizer(prompt.rstrip())["input_ids"]
+                ids = self._model.tokenizer(whole, truncation=True, max_length=self._max_tokens)["input_ids"]
+            before = len(head) - (bool(head) and head[-1] in special)
+            own = [at for at in range(before, min(len(ids), len(rows))) if ids[at] not in special]
+            kept = np.asarray(rows, np.float32)[own]
+            found[text] = kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), 1e-12).astype(np.float32)
+        return [found[text] for text in texts]
+
     def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"], progress: Progress | None) -> Vectors:
         unique = list(dict.fromkeys(_listed(texts)))
         rows: dict[str, NDArray[np.float32]] = {}
@@ -196,6 +216,10 @@ class CachedEncoder:
         """Return (n, dim) float32, unit rows, for texts that answer; `options` go to the wrapped encoder."""
         return self._encode(texts, "passage", options)
 
+    def encode_tokens(self, texts: Sequence[str], kind: Literal["query", "passage"] = "passage") -> list[Vectors]:
+        """Return the wrapped encoder's vectors of tokens; these are not remembered. ModelError when it has none."""
+        return tokens_of(self.encoder, texts, kind)
+
     def count_tokens(self, texts: Sequence[str]) -> Sequence[int]:
         """Return what the wrapped encoder counts."""
         return self.encoder.count_tokens(texts)
@@ -246,6 +270,17 @@ class CachedEncoder:
                 self._known.move_to_end(key)
             while len(self._known) > self._capacity:
                 self._known.popitem(last=False)
+
+
+def tokens_of(encoder: Encoder, texts: Sequence[str], kind: Literal["query", "passage"]) -> list[Vectors]:
+    """Return the vectors (tokens, dim) of the tokens of each text. Raises ModelError for an encoder without them."""
+    encode = getattr(encoder, "encode_tokens", None)
+    if encode is None:
+        raise ModelError(
+            f"{encoder.name} gives no vectors of tokens (it has no encode_tokens), which late interaction needs; "
+            "use the default model, or a cross-encoder: rerank='path/to/folder'"
+        )
+    return list(encode(texts, kind))
 
 
 def _listed(texts: Sequence[str]) -> Sequence[str]:

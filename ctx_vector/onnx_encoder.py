@@ -21,7 +21,7 @@ import numpy as np
 from ctx_vector import e5_format
 from ctx_vector.errors import InputError, ModelError
 from ctx_vector.model_store import LIGHT, Manifest, read_manifest
-from ctx_vector.onnx_export import INPUT, VECTOR
+from ctx_vector.onnx_export import INPUT, TOKENS, VECTOR
 from ctx_vector.unigram import UnigramTokenizer
 
 if TYPE_CHECKING:
@@ -115,6 +115,27 @@ class OnnxEncoder:
         """Return the ids that the model is given for a text: with its prompt, truncated to `max_tokens`."""
         return self._ids(self._with_prompt([text], kind)[0])
 
+    def encode_tokens(self, texts: Sequence[str], kind: Kind = "passage") -> list[Vectors]:
+        """Return the vectors (tokens, dim) float32, unit rows, of the tokens of each text.
+
+        Those of the prompt and the special tokens are left out; a blank text has none. As with whole texts, the same
+        text gets the same bits in any company.
+        """
+        prompted = self._with_prompt(texts, kind)
+        before = len(self._ids(self._manifest.prompts[kind].rstrip())) - 1  # the end of a text comes after it
+        unique = list(dict.fromkeys(prompted))
+        if self._library_pays(unique, kind):
+            self._load_library()
+        found: dict[str, Vectors] = {}
+
+        def put(i: int) -> None:
+            rows = self._run(TOKENS, unique[i])[0, before:-1]
+            norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+            found[unique[i]] = rows / np.maximum(norms, np.float32(1e-12))[:, None]
+
+        self._each(unique, put, None)
+        return [found[text] for text in prompted]
+
     def close(self) -> None:
         """Stop the worker threads; the encoder can be used again after it."""
         with self._lock:
@@ -136,19 +157,27 @@ class OnnxEncoder:
         if self._library_pays(unique, kind):
             self._load_library()
         vectors = np.empty((len(unique), self.dim), np.float32)
-        if len(unique) == 1 or self._threads == 1:
-            for i, text in enumerate(unique):
-                vectors[i] = self._vector(text)
-                if progress:
-                    progress(i + 1, len(unique))
-        elif unique:
-            self._encode_side_by_side(unique, vectors, progress)
+
+        def put(i: int) -> None:
+            vectors[i] = self._run(VECTOR, unique[i])[0]
+
+        self._each(unique, put, progress)
         if len(unique) == len(prompted):
             return vectors
         return vectors[[rows[text] for text in prompted]]
 
-    def _encode_side_by_side(self, texts: list[str], vectors: Vectors, progress: Progress | None) -> None:
-        """Fill (n, dim) `vectors`; workers take the longest texts first, so that they finish together."""
+    def _each(self, texts: list[str], put: Callable[[int], None], progress: Progress | None) -> None:
+        """Call `put` with the place of each text, side by side where that saves time."""
+        if len(texts) == 1 or self._threads == 1:
+            for i in range(len(texts)):
+                put(i)
+                if progress:
+                    progress(i + 1, len(texts))
+        elif texts:
+            self._side_by_side(texts, put, progress)
+
+    def _side_by_side(self, texts: list[str], put: Callable[[int], None], progress: Progress | None) -> None:
+        """Do the same with all threads; workers take the longest texts first, so that they finish together."""
         order = iter(sorted(range(len(texts)), key=lambda i: -len(texts[i])))
         done: SimpleQueue[BaseException | None] = SimpleQueue()
         stop = threading.Event()
@@ -161,7 +190,7 @@ class OnnxEncoder:
                 if i is None:
                     return
                 try:
-                    vectors[i] = self._vector(texts[i])
+                    put(i)
                     done.put(None)
                 except BaseException as error:  # handed to the caller below
                     done.put(error)
@@ -183,12 +212,12 @@ class OnnxEncoder:
             for worker in workers:
                 worker.cancel()
 
-    def _vector(self, text: str) -> NDArray[np.float32]:
-        ids = self._ids(text)
-        rows = self._words[ids]
+    def _run(self, output: str, text: str) -> NDArray[np.float32]:
+        """Return an output of the graph, (1, ...) float32, for one text with its prompt."""
+        rows = self._words[self._ids(text)]
         words = e5_format.dequantise(rows) if rows.dtype == np.uint8 else rows
-        vector: NDArray[np.float32] = self._session.run([VECTOR], {INPUT: words[None]})[0][0]
-        return vector
+        found: NDArray[np.float32] = self._session.run([output], {INPUT: words[None]})[0]
+        return found
 
     def _ids(self, text: str) -> list[int]:
         limit = self.max_tokens

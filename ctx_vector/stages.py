@@ -30,7 +30,8 @@ class Encoder(Protocol):
 
     `fingerprint` changes whenever the same text could get another vector; `dim` is the length of a
     vector, `max_tokens` the most tokens of one text that the model looks at. `name` is what a person
-    calls the model, and picks the calibration.
+    calls the model, and picks the calibration. `encode_tokens(texts, kind)` (optional; kind `query` or `passage`) returns
+    the vectors (tokens, dim) float32, unit rows, of the tokens of each text, for late interaction (late.py).
     """
 
     @property

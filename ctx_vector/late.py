@@ -1,0 +1,144 @@
+"""Late interaction: the tokens of a query against the tokens of a text, with the vectors the encoder has of them anyway.
+
+    s = mean over the query's tokens of the largest cosine to a token of the text
+
+This is MaxSim (ColBERT; Khattab and Zaharia 2020) with a model that was not trained for it. So what all tokens have in
+common is removed first: from the query's the mean of questions' tokens, from the text's the mean of passages' tokens,
+in their languages; the prompt and the special tokens do not count. A longer text has more tokens to be near to, and its
+score is higher by chance; what is usual for its length is subtracted. Then a map for each pair of languages makes the
+score a relevance, as calibration.py does for cosines: 0.1 separates unrelated from matching, 0.7 is the median match.
+Means, lengths and maps are measured on the same background (`LateMap`).
+
+It sees words where a cosine sees the whole, and so is the better judge of a few dozen texts, but too dear for all: each
+has to be encoded, some 9 ms for 150 tokens on one core. Vectors of tokens are kept, as bytes with a scale a token, for
+the texts seen last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+import numpy as np
+
+from ctx_vector.calibration import language_of
+from ctx_vector.encoders import tokens_of
+from ctx_vector.errors import InputError
+from ctx_vector.late_map import LateMap, load_late_map
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from ctx_vector.stages import Candidates, Encoder, Query
+
+    Rows = NDArray[np.float32]
+
+Kind = Literal["query", "passage"]
+#: Bytes of token vectors that are kept, some 2,000 passages of 160 tokens.
+MOST_BYTES: Final = 128_000_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Packed:
+    """Rows (n, dim) as int8, each with the scale (n,) float32 that gives them back."""
+
+    values: NDArray[np.int8]
+    scales: Rows
+
+    @classmethod
+    def of(cls, rows: Rows) -> Packed:
+        """Pack rows; the largest number of each becomes 127.
+
+        >>> Packed.of(np.array([[0.5, -1.0]], np.float32)).values.tolist()
+        [[64, -127]]
+        """
+        scales = np.maximum(np.abs(rows).max(axis=1, initial=0.0), 1e-12).astype(np.float32) / np.float32(127)
+        return cls(np.rint(rows / scales[:, None]).astype(np.int8), scales)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory it takes."""
+        return self.values.nbytes + self.scales.nbytes
+
+    def rows(self) -> Rows:
+        """Return the rows (n, dim) float32, unpacked."""
+        return self.values.astype(np.float32) * self.scales[:, None]
+
+
+def max_sim(query: Rows, text: Rows) -> float:
+    """Return the mean over the query's rows (m, dim) of the largest inner product with a row of the text (n, dim);
+    0 when either has none.
+
+    >>> query, text = np.eye(2, dtype=np.float32), np.array([[1, 0], [0.6, 0.8]], np.float32)
+    >>> round(max_sim(query, text), 6)  # (1 + 0.8) / 2
+    0.9
+    """
+    if not len(query) or not len(text):
+        return 0.0
+    return float((query @ text.T).max(axis=1).mean(dtype=np.float64))
+
+
+class LateScorer:
+    """Relevance by late interaction, calibrated. One object keeps the vectors of the texts it saw last, at most
+    `most_bytes` of them; it may be used from several threads.
+    """
+
+    name = "late"
+    uses_vectors = False
+
+    def __init__(self, encoder: Encoder, late_map: LateMap | None = None, most_bytes: int = MOST_BYTES) -> None:
+        if most_bytes < 0:
+            raise InputError(f"most_bytes must be >= 0, got {most_bytes}")
+        self._encoder = encoder
+        self._map = late_map or load_late_map(encoder)
+        self._most_bytes = most_bytes
+        self._known: OrderedDict[bytes, Packed] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def score(self, query: Query, candidates: Candidates) -> NDArray[np.float64]:
+        """Return (n,) float64 in [0, 1]; zeros for a blank query, 0 for a blank text."""
+        texts = candidates.texts
+        found = np.zeros(len(texts))
+        if not query.text.strip() or not texts:
+            return found
+        asked = language_of(query.text)
+        (wanted,) = self._packed([query.text], "query")
+        question = wanted.rows()
+        for place, (text, packed) in enumerate(zip(texts, self._packed(texts, "passage"), strict=True)):
+            if len(packed.scales) and len(question):
+                # one text at a time: the same bits in any company
+                raw = max_sim(question, packed.rows())
+                found[place] = self._map.relevance(asked, language_of(text), raw, len(packed.scales))
+        return found
+
+    def _packed(self, texts: Sequence[str], kind: Kind) -> list[Packed]:
+        """Return the centred, packed rows of each text; what is not known is encoded in one call."""
+        keys = [hashlib.blake2b(f"{kind}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
+                for text in texts]  # fmt: skip
+        found: dict[bytes, Packed] = {}
+        with self._lock:
+            for key in keys:
+                if key in self._known:
+                    self._known.move_to_end(key)
+                    found[key] = self._known[key]
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
+        if missing:
+            fresh = tokens_of(self._encoder, list(missing.values()), kind)
+            for (key, text), rows in zip(missing.items(), fresh, strict=True):
+                found[key] = Packed.of(self._map.centred(rows, kind, language_of(text)))
+            self._keep({key: found[key] for key in missing})
+        return [found[key] for key in keys]
+
+    def _keep(self, fresh: dict[bytes, Packed]) -> None:
+        with self._lock:
+            for key, packed in fresh.items():
+                if key not in self._known:
+                    self._known[key] = packed
+                    self._bytes += packed.nbytes
+            while self._bytes > self._most_bytes:
+                self._bytes -= self._known.popitem(last=False)[1].nbytes
