@@ -177,7 +177,9 @@ class ContextBuilder:
         self._listener = Listener(self.counter)
         self._tokenizer: tuple[str, list[int]] | None = None
         plain = [source for source in self.sources if not isinstance(source, SourceConfig)]
-        self._retrieval = retrieval_specs(self.config, self.rag_tool, self.memory_tool, plain, shared.encoder)
+        self._second = shared.second(config)
+        tools = self.rag_tool, self.memory_tool
+        self._retrieval = retrieval_specs(self.config, *tools, plain, shared.encoder, self._second)
 
     def _check_strategy(self) -> None:
         def unused() -> Encoder:
@@ -255,7 +257,7 @@ class ContextBuilder:
             now,
         )
         asked = self._sources(user_query if isinstance(user_query, str) else "", overrides)
-        inputs = read_inputs(self.config, asked, self._listener, given)
+        inputs = read_inputs(self.config, asked, self._listener, given, self._second)
         config, layers = self._sized(inputs.request, max_tokens)
         inputs = with_images(inputs, images, config, self.counter)
         template = Template(config, self.counter, inputs.query, inputs.roles, layers.titles if layers else None)
@@ -276,7 +278,7 @@ class ContextBuilder:
         What the caller gave and the conversation are those of the trace, and so is `now`. Nothing is recorded.
         """
         started = time.perf_counter()
-        request = make_request(self.config, trace.query, trace.now, trace.session_id)
+        request = make_request(self.config, trace.query, trace.now, trace.session_id, self._second)
         config, layers = self._sized(request, trace.config.max_tokens)
         config = config.with_(max_tokens=trace.config.max_tokens)
         asked = self._sources(trace.query)
@@ -346,6 +348,7 @@ class ContextBuilder:
             shared.calibration,
             self._facts,
             self.summarizer,
+            self._second,
         )
 
     def _counts_like(self) -> tuple[str, list[int]]:

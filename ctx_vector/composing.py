@@ -29,6 +29,7 @@ from ctx_vector.trace import Trace
 
 if TYPE_CHECKING:
     from ctx_vector.calibration import Calibration
+    from ctx_vector.rerank import SecondPass
     from ctx_vector.stages import Encoder, Scorer
 
 
@@ -44,6 +45,7 @@ class Means:
     calibration: Callable[[bool], Calibration | None]
     facts: Callable[[ContextConfig], dict[str, Any]]
     summarizer: Summarizer | None = None
+    second: SecondPass | None = None
 
 
 def compose(
@@ -73,6 +75,7 @@ def compose(
         trace.scores,
         trace.given,
         means.calibration,
+        means.second,
     )
     trace.note_scores(ranked)
     mark = timed("rank", mark)

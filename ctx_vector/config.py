@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -48,6 +49,17 @@ def _tokenizer(value: Any) -> str | None:
     return None
 
 
+def _rerank(value: Any) -> str | None:
+    if value is None or isinstance(value, PurePath) or callable(getattr(value, "score", None)):
+        return None
+    if isinstance(value, str) and value.strip():
+        return None  # as with strategies, rerank.py knows the names
+    return (
+        "expected late, the folder of a cross-encoder, the name of a plugin, an object with score(query, candidates), "
+        f"or None, got {shown(value)}"
+    )
+
+
 _UNIT = _number(0, 1)
 _COUNT = _number(0, _MAX_TOKENS, whole=True)
 _RULES: Final[Mapping[str, Rule]] = {
@@ -58,6 +70,9 @@ _RULES: Final[Mapping[str, Rule]] = {
     "recency_weight": _UNIT,
     "relevance_weight": _UNIT,
     "strategy": Rule(_strategy, {"type": "string"}),
+    "rerank": Rule(_rerank, {"type": ["string", "null"]}),
+    "rerank_depth": _number(1, 10_000, whole=True),
+    "rerank_weight": _UNIT,
     "fill": _one_of(FILLS),
     "mmr_lambda": _number(0, 1, optional=True),
     "alike_limit": _number(1, _MAX_TOKENS, whole=True, optional=True),
@@ -113,6 +128,9 @@ class ContextConfig:
     recency_weight: float = 0.3
     relevance_weight: float = 0.7
     strategy: Any = "cosine"
+    rerank: Any = None
+    rerank_depth: int = 30
+    rerank_weight: float = 0.6
     fill: str = "skip"
     mmr_lambda: float | None = None
     alike_limit: int | None = 3
@@ -170,6 +188,9 @@ class ContextConfig:
         for name in ("recency_decay_by_type", "recency_floor_by_type", "budgets", "include"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         object.__setattr__(self, "shrink_order", tuple(self.shrink_order))
+        if isinstance(self.rerank, PurePath):
+            text = str(self.rerank)
+            object.__setattr__(self, "rerank", text if "/" in text or "\\" in text else f"./{text}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = {item.name: getattr(self, item.name) for item in fields(self)}

@@ -135,7 +135,8 @@ class SentenceTransformerEncoder:
                 head = self._model.tokenizer(prompt.rstrip())["input_ids"]
                 ids = self._model.tokenizer(whole, truncation=True, max_length=self._max_tokens)["input_ids"]
             before = len(head) - (bool(head) and head[-1] in special)
-            own = [at for at in range(before, min(len(ids), len(rows))) if ids[at] not in special]
+            last = min(len(ids), len(rows)) if text.strip() else 0  # a token of white space is no word
+            own = [at for at in range(before, last) if ids[at] not in special]
             kept = np.asarray(rows, np.float32)[own]
             found[text] = kept / np.maximum(np.linalg.norm(kept, axis=1, keepdims=True), 1e-12).astype(np.float32)
         return [found[text] for text in texts]

@@ -171,6 +171,7 @@ def _candidate(item: Any, spec: SourceSpec, rank: int) -> Candidate:
         spec.standing if spec.layer else found.standing,
         found.origin,
         found.image,
+        found.passes,
     )
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import sqlite3
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from ctx_vector.rerank import SecondPass
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
     """A passage found. `score` is calibrated relevance in [0, 1], `cosine` the raw one, in [-1, 1].
 
     Lines are 1-based and inclusive; characters are offsets into the document's text. `timestamp` is the date that the
-    document states about itself (aware UTC), or None. `vector` is (dim,) float32, a unit vector.
+    document states about itself (aware UTC), or None. `vector` is (dim,) float32, a unit vector. `passes` are the
+    relevances by the first and the second pass, of which the score was made, where there was a second one.
     """
 
     id: int
@@ -38,6 +41,7 @@ class Hit:
     timestamp: datetime | None
     metadata: Mapping[str, Any]
     vector: NDArray[np.float32] = field(repr=False, compare=False)
+    passes: tuple[float, float] | None = None
 
     @property
     def cite(self) -> str:
@@ -45,7 +49,8 @@ class Hit:
         return f"{self.source}:{self.start_line}-{self.end_line}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what `ctx-vector search --json` prints of a hit."""
+        """Return what `ctx-vector search --json` prints of a hit; `passes` only after a second pass."""
+        again = {} if self.passes is None else {"passes": list(self.passes)}
         return {
             "id": self.id,
             "content": self.content,
@@ -56,6 +61,7 @@ class Hit:
             "end_line": self.end_line,
             "heading": list(self.heading),
             "timestamp": self.timestamp.isoformat() if self.timestamp else None,
+            **again,
         }
 
 
@@ -121,6 +127,25 @@ def make_hit(row: HitRow, score: float, cosine: float, vector: NDArray[np.float3
         json.loads(row.metadata),
         vector,
     )
+
+
+def embedded_texts(conn: sqlite3.Connection, ids: Sequence[int]) -> list[str]:
+    """Return what was encoded for each chunk: its text below its headings."""
+    rows = conn.execute(
+        "SELECT id, text, embedded FROM chunks WHERE id IN (SELECT value FROM json_each(?))", (json.dumps(list(ids)),)
+    )
+    found = {id_: catalog.unpack_embedded(text, packed) for id_, text, packed in rows}
+    return [found[id_] for id_ in ids]
+
+
+def looked_again(hits: Sequence[Hit], query: str, texts: Sequence[str], second: SecondPass) -> list[Hit]:
+    """Return hits, which are ranked, as a second pass ranks them; `texts` are those of the first, which it looks at."""
+    first = [hit.score for hit in hits]
+    found = [
+        replace(hit, score=score, passes=passes)
+        for hit, (score, passes) in zip(hits, second.again(query, first, texts), strict=True)
+    ]
+    return sorted(found, key=rank)
 
 
 def rank(hit: Hit) -> tuple[float, float, int]:

@@ -27,6 +27,7 @@ from ctx_vector.stages import Request, Retrieval
 from ctx_vector.structure import check_section_name, state_text
 
 if TYPE_CHECKING:
+    from ctx_vector.rerank import SecondPass
     from ctx_vector.stages import Encoder
 
 _OWN_KINDS: Final = (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY)
@@ -72,6 +73,7 @@ def read_inputs(
     retrieval: Sequence[SourceSpec],
     listener: Listener,
     given: Given,
+    second: SecondPass | None = None,
 ) -> Inputs:
     """Check the arguments of `ContextBuilder.assemble`; `retrieval` is asked after the caller's own.
 
@@ -102,7 +104,7 @@ def read_inputs(
     specs += retrieval
     roles = {item.message.role for item in said}
     roles |= {str(packet.meta["role"]) for packet in own if packet.meta.get("role")}
-    request = make_request(config, query, moment, given.session_id)
+    request = make_request(config, query, moment, given.session_id, second)
     return Inputs(query, moment, tuple(specs), request, frozenset(roles), said)
 
 
@@ -167,14 +169,16 @@ def _result(value: Any) -> Any:
     return json_line(value)
 
 
-def make_request(config: ContextConfig, query: str, now: datetime, session_id: str | None) -> Request:
+def make_request(
+    config: ContextConfig, query: str, now: datetime, session_id: str | None, second: SecondPass | None = None
+) -> Request:
     """Return what sources are asked for in a build."""
     limit, least = config.knowledge_limit, config.knowledge_min_score
-    return Request(query, now, session_id, limit, least, how=_how(config))
+    return Request(query, now, session_id, limit, least, how=_how(config, second))
 
 
-def _how(config: ContextConfig) -> Retrieval:
-    return Retrieval(config.strategy, config.alike_limit, config.mmr_lambda)
+def _how(config: ContextConfig, second: SecondPass | None) -> Retrieval:
+    return Retrieval(config.strategy, config.alike_limit, config.mmr_lambda, second)
 
 
 def _custom(item: Any) -> ContextPacket:
@@ -185,17 +189,22 @@ def _custom(item: Any) -> ContextPacket:
 
 
 def retrieval_specs(
-    config: ContextConfig, rag_tool: Any, memory_tool: Any, sources: Sequence[Any], encoder: Callable[[], Encoder]
+    config: ContextConfig,
+    rag_tool: Any,
+    memory_tool: Any,
+    sources: Sequence[Any],
+    encoder: Callable[[], Encoder],
+    second: SecondPass | None = None,
 ) -> tuple[SourceSpec, ...]:
     """Return the sources that are asked with the query. Raises ConfigError for a source that cannot be one."""
     specs = []
     if rag_tool is not None and config.knowledge_limit:
         keys = {"limit": config.knowledge_limit, "min_score": config.knowledge_min_score}
-        specs.append(_tool_spec("knowledge", rag_tool, config, encoder, keys))
+        specs.append(_tool_spec("knowledge", rag_tool, config, encoder, second, keys))
     if memory_tool is not None and config.memory_limit != 0:
         limit = _NO_LIMIT if config.memory_limit is None else config.memory_limit
         keys = {"limit": limit, "min_importance": config.memory_min_importance}
-        specs.append(_tool_spec("memory", memory_tool, config, encoder, keys))
+        specs.append(_tool_spec("memory", memory_tool, config, encoder, second, keys))
     for number, source in enumerate(sources):
         kind = str(getattr(source, "kind", None) or "knowledge")
         problem = f"its kind {kind!r} is for the caller's own arguments" if kind in _OWN_KINDS else ""
@@ -209,11 +218,16 @@ def retrieval_specs(
 
 
 def _tool_spec(
-    name: str, tool: Any, config: ContextConfig, encoder: Callable[[], Encoder], keys: Mapping[str, Any]
+    name: str,
+    tool: Any,
+    config: ContextConfig,
+    encoder: Callable[[], Encoder],
+    second: SecondPass | None,
+    keys: Mapping[str, Any],
 ) -> SourceSpec:
     own = getattr(tool, "candidates", None)  # this package's tools hand over vectors and need no time limit
     if callable(own):
-        keys = {**keys, "how": _how(config)}
+        keys = {**keys, "how": _how(config, second)}
         return SourceSpec(
             name, name, lambda request: own(request.user_query, now=request.now, encoder=encoder(), **keys)
         )

@@ -29,9 +29,10 @@ from ctx_vector.dense import best_rows
 from ctx_vector.encoding_cache import check_model
 from ctx_vector.errors import InputError, StoreError
 from ctx_vector.filters import allowed_rows
-from ctx_vector.hits import Hit, hit_rows, make_hit, rank
+from ctx_vector.hits import Hit, embedded_texts, hit_rows, looked_again, make_hit, rank
 from ctx_vector.keyword_rows import KnowledgeWords, load_words
 from ctx_vector.packets import as_utc
+from ctx_vector.rerank import DEPTH, SecondPass, SecondPasses
 from ctx_vector.scoring import check_retrieval
 from ctx_vector.staging import check_chunk_tokens
 from ctx_vector.store import Store
@@ -98,6 +99,7 @@ class KnowledgeBase:
         self._view_lock = threading.Lock()
         self._words: KnowledgeWords | None = None
         self._words_lock = threading.Lock()
+        self._passes = SecondPasses(lambda: self.encoder)
         self._file_rows = file_rows
         self._graph_rows = graph_rows
 
@@ -243,6 +245,7 @@ class KnowledgeBase:
         encoded = reencode(self._store, encoder)
         with self._encoder_lock:
             self._encoder, self._calibration = encoder, None
+            self._passes = SecondPasses(lambda: self.encoder)
         self._refresh_files()
         return encoded
 
@@ -256,6 +259,8 @@ class KnowledgeBase:
         filter: Mapping[str, Any] | None = None,
         *,
         strategy: str = "cosine",
+        rerank: Any = None,
+        rerank_depth: int = DEPTH,
         now: datetime | None = None,
     ) -> list[Hit]:
         """Return at most `limit` passages with a score of at least `min_score`, best first; none for a blank query.
@@ -264,6 +269,9 @@ class KnowledgeBase:
         against the source, where ``*`` stands for anything: ``{"source": "docs/en/*", "format": "md"}``. Documents
         whose ``expires_at`` has come by `now`, which defaults to the clock, are left out. `strategy` is `cosine`,
         `hybrid`, `bm25` or `hybrid_rrf` (scoring.py).
+
+        `rerank` lets a second pass judge the best `rerank_depth` passages: `late`, the folder of a cross-encoder, or
+        what else rerank.py takes. Then `min_score` is compared with the score by both passes.
 
         Equal scores are ordered newer first, then by id. Raises InputError for arguments out of their bounds, and
         ModelMismatchError when the vectors come from another encoder.
@@ -277,7 +285,8 @@ class KnowledgeBase:
         if not query.strip():
             return []
         vector, now = self.encoder.encode_queries([query])[0], now or datetime.now(UTC)
-        return self.search_vector(query, vector, limit, min_score, filter, strategy=strategy, now=now)
+        second = self._passes.of(rerank, rerank_depth)
+        return self.search_vector(query, vector, limit, min_score, filter, strategy=strategy, rerank=second, now=now)
 
     def search_vector(
         self,
@@ -288,13 +297,15 @@ class KnowledgeBase:
         filter: Mapping[str, Any] | None = None,
         *,
         strategy: str = "cosine",
+        rerank: Any = None,
         now: datetime | None = None,
     ) -> list[Hit]:
         """Do what `search` does for a query whose unit vector (dim,) the caller has already; without `now` nothing has
         expired.
         """
         with self._looking() as (conn, view):
-            return self._search(conn, view, query, vector, limit, min_score, filter, now, strategy)
+            second = self._passes.of(rerank)
+            return self._search(conn, view, query, vector, limit, min_score, filter, now, strategy, second)
 
     def search_newest(
         self,
@@ -305,6 +316,7 @@ class KnowledgeBase:
         filter: Mapping[str, Any] | None = None,
         *,
         strategy: str = "cosine",
+        rerank: Any = None,
         now: datetime | None = None,
     ) -> list[tuple[Hit, str]]:
         """Do what `search_vector` does, but documents that have a newer version do not count to `limit`.
@@ -312,9 +324,9 @@ class KnowledgeBase:
         Their passages stand among the others, with a line that says which version is there (else ""); see `superseded`.
         """
         with self._looking() as (conn, view):
-            old, wanted = view.superseded(conn), limit
+            old, wanted, second = view.superseded(conn), limit, self._passes.of(rerank)
             while True:
-                hits = self._search(conn, view, query, vector, wanted, min_score, filter, now, strategy)
+                hits = self._search(conn, view, query, vector, wanted, min_score, filter, now, strategy, second)
                 missing = limit - sum(hit.source not in old for hit in hits) if old else 0
                 if missing <= 0 or len(hits) < wanted:
                     break
@@ -336,7 +348,14 @@ class KnowledgeBase:
         filter: Mapping[str, Any] | None,
         now: datetime | None,
         strategy: str,
+        second: SecondPass | None,
     ) -> list[Hit]:
+        if second is not None:  # it judges what the first pass puts first, whatever that thinks of it
+            most = max(limit, second.depth)
+            hits = self._search(conn, view, query, vector, most, 0.0, filter, now, strategy, None)
+            best = hits[: second.depth]
+            texts = embedded_texts(conn, [hit.id for hit in best])
+            return [hit for hit in looked_again(hits, query, texts, second) if hit.score >= min_score][:limit]
         check_retrieval(strategy)
         allowed = allowed_rows(conn, view, filter, as_utc(now, "now"))
         if not query.strip():

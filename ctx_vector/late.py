@@ -1,4 +1,4 @@
-"""Late interaction: the tokens of a query against the tokens of a text, with the vectors the encoder has of them anyway.
+"""Late interaction: the tokens of a query against the tokens of a text, by the vectors that the encoder has of them.
 
     s = mean over the query's tokens of the largest cosine to a token of the text
 

@@ -35,6 +35,7 @@ from ctx_vector.memory_rows import NewMemory, Row, check_importance, check_type
 from ctx_vector.memory_view import MemoryView, check_memory_model, load_view
 from ctx_vector.memory_words import DEFAULT_RULES, MemoryWords, WordRules, load_words
 from ctx_vector.packets import as_utc, clean_text
+from ctx_vector.rerank import DEPTH, SecondPasses
 from ctx_vector.scoring import check_retrieval
 from ctx_vector.store import Store
 
@@ -93,6 +94,7 @@ class Memory:
         self._view: MemoryView | None = None
         self._words: MemoryWords | None = None
         self._lock = threading.RLock()
+        self._passes = SecondPasses(lambda: self.encoder)
 
     @property
     def encoder(self) -> Encoder:
@@ -216,12 +218,15 @@ class Memory:
         since: Time = None,
         until: Time = None,
         strategy: str = "cosine",
+        rerank: Any = None,
+        rerank_depth: int = DEPTH,
         now: datetime | None = None,
     ) -> list[MemoryHit]:
         """Return at most `limit` memories with a relevance of at least `min_score`, best first; none for a blank query.
 
         `strategy` is `cosine`, `hybrid`, `bm25` or `hybrid_rrf` (scoring.py). Equal scores: newer first, then by id.
-        Raises InputError for arguments out of their bounds.
+        `rerank` lets a second pass (rerank.py) judge the best `rerank_depth` memories, turns of a conversation among
+        their neighbours. Raises InputError for arguments out of their bounds.
         """
         if not isinstance(query, str):
             raise InputError(f"query: expected a str, got {query!r}")
@@ -236,6 +241,7 @@ class Memory:
             since=since,
             until=until,
             strategy=strategy,
+            rerank=self._passes.of(rerank, rerank_depth),
             now=now,
         )
 
@@ -251,6 +257,7 @@ class Memory:
         since: Time = None,
         until: Time = None,
         strategy: str = "cosine",
+        rerank: Any = None,
         now: datetime | None = None,
     ) -> list[MemoryHit]:
         """Do what `search` does for a query whose unit vector (dim,) the caller has already."""
@@ -265,24 +272,36 @@ class Memory:
         if not query.strip():
             return []
         self._calibrated()
+        second = self._passes.of(rerank)
+        most = limit if second is None else max(limit, second.depth)
         with self._store.read() as conn:
             view = self._current(conn)
             allowed = view.allowed(
                 types=types, min_importance=min_importance, since=earliest, until=latest, born_after=born_after
             )
             if strategy == "cosine":
-                ids, scores = view.search(query, vector, max(_LEAST_CANDIDATES, 4 * limit), allowed)
+                ids, scores = view.search(query, vector, max(_LEAST_CANDIDATES, 4 * most), allowed)
             else:
                 words = self._words_of(conn, view)
-                ids, scores = view.search_words(query, vector, max(_LEAST_CANDIDATES, limit), allowed, words, strategy)
-            passed = view.best_first(ids, scores)[:limit]
-            passed = passed[scores[passed] >= min_score]
+                ids, scores = view.search_words(query, vector, max(_LEAST_CANDIDATES, most), allowed, words, strategy)
+            passed = view.best_first(ids, scores)[:most]
+            if second is None:
+                passed = passed[scores[passed] >= min_score]
             found = rows.rows_by_id(conn, self.user_id, ids[passed].tolist())
+            best = [] if second is None else [found[id_] for id_ in ids[passed[: second.depth]].tolist()]
+            texts = rows.texts_around(conn, self.user_id, best)
+        passes: Sequence[tuple[float, float] | None] = [None] * len(passed)
+        if second is not None:
+            again = list(second.again(query, scores[passed].tolist(), texts))
+            scores[passed] = [score for score, _ in again]
+            order = view.best_first(ids[passed], scores[passed])
+            order = order[scores[passed[order]] >= min_score][:limit]
+            passed, passes = passed[order], [again[at][1] for at in order.tolist()]
         vectors = view.rows_of(ids[passed])
         cosines = np.einsum("ij,j->i", vectors.astype(np.float64), vector.astype(np.float64))
         return [
-            MemoryHit(found[int(ids[at])], float(scores[at]), float(cosine), row)
-            for at, cosine, row in zip(passed, cosines, vectors, strict=True)
+            MemoryHit(found[int(ids[at])], float(scores[at]), float(cosine), row, both)
+            for at, cosine, row, both in zip(passed, cosines, vectors, passes, strict=True)
         ]
 
     def get(self, memory_id: str | int, *, now: datetime | None = None) -> Row:
@@ -472,6 +491,7 @@ class Memory:
         count = upkeep.reencode(self._store, encoder)
         with self._lock:
             self._encoder = encoder
+            self._passes = SecondPasses(lambda: self.encoder)
         return count
 
     def verify(self) -> list[str]:

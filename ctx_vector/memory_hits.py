@@ -16,12 +16,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryHit:
-    """A memory found: `score` is the relevance in [0, 1], `cosine` the raw cosine, `vector` (dim,) float32, unit."""
+    """A memory found: `score` is the relevance in [0, 1], `cosine` the raw cosine, `vector` (dim,) float32, unit;
+    `passes` the relevances by the first and the second pass, of which the score was made, where there was a second one.
+    """
 
     memory: Row
     score: float
     cosine: float
     vector: NDArray[np.float32]
+    passes: tuple[float, float] | None = None
 
     @property
     def id(self) -> str:
@@ -51,7 +54,8 @@ class MemoryHit:
         return with_ours(memory.metadata, {key: value for key, value in ours.items() if value is not None})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready values: id, content, score, cosine, timestamp, metadata."""
+        """Return JSON-ready values: id, content, score, cosine, timestamp, metadata, and passes after a second one."""
+        again = {} if self.passes is None else {"passes": [round(value, 6) for value in self.passes]}
         return {
             "id": self.id,
             "content": self.memory.content,
@@ -59,6 +63,7 @@ class MemoryHit:
             "cosine": round(self.cosine, 6),
             "timestamp": self.memory.timestamp.isoformat() if self.memory.timestamp else None,
             "metadata": self.metadata,
+            **again,
         }
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from ctx_vector.dialogue import NEIGHBOURS, alone_text, around_text
 from ctx_vector.errors import InputError
 from ctx_vector.memory_same import fold_turn
 from ctx_vector.packets import as_utc, clean_text
@@ -229,6 +230,18 @@ def neighbourhood(
         (user, session, id_, reach + 1),
     ).fetchall()
     return [_row(values) for values in before[::-1]], [_row(values) for values in found]
+
+
+def texts_around(conn: sqlite3.Connection, user: str, found: Sequence[Row]) -> list[str]:
+    """Return, of each row, what is encoded for it among its neighbours; of one that has none, for itself."""
+    texts = []
+    for row in found:
+        text = None
+        if row.session is not None:
+            before, after = neighbourhood(conn, user, row.session, row.id, NEIGHBOURS)
+            text = around_text([*before, *after], len(before))
+        texts.append(text or alone_text(row))
+    return texts
 
 
 def outlived(conn: sqlite3.Connection, user: str, oldest: datetime) -> list[Row]:

@@ -127,9 +127,12 @@ class OnnxEncoder:
         if self._library_pays(unique, kind):
             self._load_library()
         found: dict[str, Vectors] = {}
+        blank = len(self._manifest.prompts[kind])
 
         def put(i: int) -> None:
             rows = self._run(TOKENS, unique[i])[0, before:-1]
+            if not unique[i][blank:].strip():  # a token of white space is no word
+                rows = rows[:0]
             norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
             found[unique[i]] = rows / np.maximum(norms, np.float32(1e-12))[:, None]
 

@@ -267,7 +267,8 @@ class Candidate:
     relevance by strategies that the source computes itself (a memory's cosine among its neighbours). A candidate with a
     `reason` (one of DROP_REASONS) is dropped for it before it is scored; `detail` says why in words. `tool` is a tool
     definition (tool_schemas.py), of which the packet holds what it is searched by; `image` an image as a part of a
-    message. `layer` is the layer of the source,
+    message. `passes` are the relevances by the first and the second pass of a search, when `known` was made of both.
+    `layer` is the layer of the source,
     "" without layers; `standing` sorts within it: (1 for an authoritative source, its priority). `origin` is where it
     is kept, if it comes out of a knowledge base or a memory.
     """
@@ -285,6 +286,7 @@ class Candidate:
     standing: tuple[float, float] = (0, 0)
     origin: Origin | None = None
     image: Any = None
+    passes: tuple[float, float] | None = None
 
 
 @dataclass(slots=True, eq=False)  # not frozen: see Candidate

@@ -33,6 +33,7 @@ from ctx_vector.packets import (
     as_utc,
 )
 from ctx_vector.recency import recency
+from ctx_vector.rerank import SECOND_PASS
 from ctx_vector.stages import Candidates, Query, Scorer
 from ctx_vector.structure import Template, slot_of
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ctx_vector.calibration import Calibration
+    from ctx_vector.rerank import SecondPass
     from ctx_vector.stages import Encoder
 
 MOST_WINDOWS: Final = 8
@@ -68,6 +70,7 @@ class Ranked:
     recency: float = 0.0
     score: float = 0.0
     windows: int = 0  # that its text was scored by, 0 when its relevance was known
+    passes: tuple[float, float] | None = None  # relevances by the first and the second pass
     known: tuple[Any, ...] = (0.0, 0)  # what a repeat has to be told: relevance, windows; then what was taken over
     detail: str = ""
     piece: Piece | None = None
@@ -103,11 +106,14 @@ class Ranked:
             return not item.packet.content.strip()
         return not self.body
 
-    def set_relevance(self, relevance: float, windows: int) -> None:
-        """Set the relevance, and by how many windows of the text it was found."""
-        self.relevance, self.windows = relevance, windows
+    def set_relevance(self, relevance: float, windows: int, passes: tuple[float, float] | None = None) -> None:
+        """Set the relevance, by how many windows of the text it was found, and by which two passes."""
+        self.relevance, self.windows, self.passes = relevance, windows, passes
         if windows > 1:
             self.detail = f"scored by the best of {windows} windows"
+        if passes is not None:
+            note = f"relevance {passes[0]:.3f} by the first pass, {passes[1]:.3f} by the second"
+            self.detail = f"{self.detail}; {note}" if windows > 1 else note
 
     def take_over(self, older: Ranked, relevance: float, recency: float) -> None:
         """Take over from an older one that says the same."""
@@ -147,7 +153,7 @@ class Ranked:
     def reopen(self) -> None:
         """Take back that it was dropped, with what was said of it."""
         self.reason, self.detail = "", ""
-        self.set_relevance(self.relevance, self.windows)
+        self.set_relevance(self.relevance, self.windows, self.passes)
 
     def drop(self, reason: str, detail: str = "") -> None:
         """Set the fate: dropped."""
@@ -216,11 +222,13 @@ def rank(
     known: Sequence[tuple[Any, ...]] | None = None,
     note: MutableMapping[str, Any] | None = None,
     calibration: Callable[[bool], Calibration | None] = lambda measure: None,
+    second: SecondPass | None = None,
 ) -> list[Ranked]:
     """Return a row for every candidate; the ones with a reason are dropped already, the rest is in order of choice.
 
     Scorer and encoder are asked for only when a candidate needs them. `known` is `Ranked.known` of each candidate
     when all have been scored before; then the order that `note` says is taken (diversity.py), else it is put there.
+    `second` looks again at the best of what no source has ranked by two passes already.
     """
     rows = [_opened(candidate, template) for candidate in candidates]
     for row in rows:
@@ -230,7 +238,7 @@ def rank(
             row.drop("empty", "nothing to show")
         elif (expires := row.candidate.packet.meta.get("expires_at")) is not None and _expired(expires, now):
             row.drop("expired", f"expired at {expires}")
-    _score(rows, template.query, config, now, scorer, encoder, known)
+    _score(rows, template.query, config, now, scorer, encoder, known, {} if note is None else note, second)
     if known is None:
         for new, old in replacements(rows, config, now, scorer, encoder):
             new.take_over(old, max(new.relevance, old.relevance), max(new.recency, old.recency))
@@ -311,12 +319,17 @@ def _score(
     scorer: Callable[[], Scorer],
     encoder: Callable[[], Encoder],
     known: Sequence[tuple[Any, ...]] | None,
+    note: MutableMapping[str, Any],
+    second: SecondPass | None,
 ) -> None:
     unscored = []
+    looked_at = note.get(SECOND_PASS, {}) if known is not None else {}
     for place, row in enumerate(rows):
         packet, kind = row.candidate.packet, row.kind
         if known is not None:
-            row.set_relevance(*known[place][:2])
+            passes = looked_at.get(str(row.candidate.rank), row.candidate.passes)
+            relevance, parts, *_ = known[place]
+            row.set_relevance(relevance, parts, passes and (passes[0], passes[1]))
         elif kind == TYPE_SYSTEM or (kind == TYPE_STATE and not packet.scored):
             row.relevance = 1.0
         elif packet.scored:
@@ -324,7 +337,7 @@ def _score(
         elif kind == TYPE_HISTORY and config.history_relevance is not None:
             row.relevance = config.history_relevance
         elif isinstance(config.strategy, str) and config.strategy in row.candidate.known:
-            row.relevance = row.candidate.known[config.strategy]
+            row.set_relevance(row.candidate.known[config.strategy], 0, row.candidate.passes)
         elif query.strip() and not row.reason:  # what is dropped already is not worth an encoding
             unscored.append(row)
         kind = str(packet.meta.get("memory_type") or kind)
@@ -333,6 +346,8 @@ def _score(
         row.recency = recency(packet.timestamp, now, decay, floor)
     if unscored:
         _score_texts(unscored, query, scorer(), encoder)
+        if second is not None:
+            _look_again(unscored, query, second, encoder, note)
     for row in rows:
         row.known = (row.relevance, row.windows)
     for row, (_, _, *taken) in zip(rows, known or (), strict=bool(known)):
@@ -345,6 +360,30 @@ def _score_texts(rows: Sequence[Ranked], query: str, scorer: Scorer, encoder: Ca
     for row, (relevance, parts, vectors) in zip(rows, found, strict=True):
         row.set_relevance(relevance, parts if row.candidate.vectors is None else 0)
         row.vectors = row.vectors if vectors is None else vectors
+
+
+def _look_again(
+    rows: Sequence[Ranked],
+    query: str,
+    second: SecondPass,
+    encoder: Callable[[], Encoder],
+    note: MutableMapping[str, Any],
+) -> None:
+    """Let the second pass judge the best of these rows, and note what both passes said."""
+    import numpy as np
+
+    ranked = [row for row in rows if row.kind not in NOT_RANKED]
+    ranked.sort(key=lambda row: (-row.relevance, row.candidate.rank))
+    best = ranked[: second.depth]
+    if not best:
+        return
+    parts = [windows(row.candidate.packet.content, encoder()) for row in best]
+    scores = second.look(query, list(itertools.chain.from_iterable(parts)))
+    starts = np.cumsum([0, *map(len, parts)])[:-1]
+    first, again = np.array([row.relevance for row in ranked]), np.maximum.reduceat(scores, starts)
+    for row, both, before, after in zip(best, second.fused(first, again), first, again, strict=False):
+        row.set_relevance(float(both), row.windows, (float(before), float(after)))
+        note.setdefault(SECOND_PASS, {})[str(row.candidate.rank)] = list(row.passes or ())
 
 
 def relevances(

@@ -9,15 +9,16 @@ judges the best `depth` of them, and
 
     relevance = (1 - weight) * relevance of the first + weight * relevance of the second
 
-both calibrated. What was not looked at again keeps its relevance and its place: a text that the second pass finds wanting
-falls down to the best of those, and no further, for nothing is known of them that would put them above it.
+both calibrated. What was not looked at again keeps its relevance and its place: a text that the second pass finds
+wanting falls down to the best of those, and no further, for nothing is known of them that would put them above it.
 
 The weight 0.6 was chosen on XQuAD, where anything from 0.5 to 0.8 is as good, and confirmed on two conversations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from ctx_vector.stages import Encoder, Scorer
 
 DEPTH: Final = 30
+SECOND_PASS: Final = "second_pass"  # the note of a build: rank -> [relevance by the first pass, by the second]
 WEIGHT: Final = 0.6
 _SLOT: Final = 1e-3  # of relevance, in which those stand that fell
 
@@ -100,9 +102,12 @@ def make_reranker(rerank: Any, encoder: Callable[[], Encoder]) -> Scorer:
 
 @dataclass(frozen=True, slots=True)
 class SecondPass:
-    """A second pass as it is to be done: by which scorer, of how many texts, with which weight in [0, 1]."""
+    """A second pass as it is to be done: what gives its scorer, of how many texts, with which weight in [0, 1].
 
-    scorer: Scorer
+    `scorer` is called when there is something to look at: a model is loaded no sooner.
+    """
+
+    scorer: Callable[[], Scorer]
     depth: int = DEPTH
     weight: float = WEIGHT
 
@@ -118,16 +123,57 @@ class SecondPass:
 
         if not texts:
             return np.empty(0)
-        scores = np.asarray(self.scorer.score(Query(query), Candidates(texts)), np.float64)
+        scorer = self.scorer()
+        scores = np.asarray(scorer.score(Query(query), Candidates(texts)), np.float64)
         if scores.shape != (len(texts),):
-            raise InputError(f"{type(self.scorer).__name__}.score: expected shape ({len(texts)},), got {scores.shape}")
+            raise InputError(f"{type(scorer).__name__}.score: expected shape ({len(texts)},), got {scores.shape}")
         return np.nan_to_num(np.clip(scores, 0.0, 1.0))
+
+    def again(
+        self, query: str, first: Sequence[float], texts: Sequence[str]
+    ) -> Iterator[tuple[float, tuple[float, float] | None]]:
+        """Yield, of texts whose first-pass relevances `first` descend, the relevance by both passes, and what each pass
+        said: None of those that were not looked at again. `texts` are the first of them, at most `depth`.
+        """
+        import numpy as np
+
+        before = np.array(first, np.float64)
+        after = self.look(query, texts)
+        passes = [*zip(before.tolist(), after.tolist(), strict=False), *([None] * (len(before) - len(after)))]
+        return zip(self.fused(before, after).tolist(), passes, strict=True)
 
     def fused(self, first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the relevance (n,) of texts whose first-pass relevance (n,) descends, and of which the second pass has
         looked at the first (k,).
         """
         return fuse(first, second, self.weight)
+
+
+class SecondPasses:
+    """Makes second passes of what a search is asked for, and keeps the scorers by name: they hold models and caches."""
+
+    def __init__(self, encoder: Callable[[], Encoder]) -> None:
+        self._encoder = encoder
+        self._lock = threading.RLock()  # making a scorer may load the encoder
+        self._known: dict[str, Scorer] = {}
+
+    def of(self, rerank: Any, depth: int = DEPTH, weight: float = WEIGHT) -> SecondPass | None:
+        """Return a second pass by name, folder or scorer, or as it is; None for None.
+
+        Raises ConfigError with the choices, InputError for a depth or weight out of its bounds.
+        """
+        if rerank is None or isinstance(rerank, SecondPass):
+            return rerank
+        check_reranker(rerank)
+        return SecondPass(lambda: self._scorer(rerank), depth, weight)
+
+    def _scorer(self, rerank: Any) -> Scorer:
+        if not isinstance(rerank, (str, Path)):
+            return make_reranker(rerank, self._encoder)
+        with self._lock:
+            if str(rerank) not in self._known:
+                self._known[str(rerank)] = make_reranker(rerank, self._encoder)
+            return self._known[str(rerank)]
 
 
 def fuse(first: NDArray[np.float64], second: NDArray[np.float64], weight: float) -> NDArray[np.float64]:

@@ -31,6 +31,7 @@ from ctx_vector.audit_stats import span_of
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.plain_yaml import MOST_CHARS, REFUSED, PlainYaml, read_yaml
+from ctx_vector.rerank import check_reranker
 from ctx_vector.rules import MOST_TOKENS, Rule, nearest, number, shown, typed
 from ctx_vector.scoring import SCORERS, make_scorer
 from ctx_vector.source_files import rooted
@@ -311,6 +312,11 @@ class _Check:
         strategy = given.get("strategy")
         if isinstance(strategy, str) and strategy.strip() and strategy not in SCORERS:  # a plugin, or nothing known
             self._made(self._context_at, "", lambda: make_scorer(strategy, _no_encoder))
+        rerank = given.get("rerank")
+        if isinstance(rerank, str) and rerank.strip():
+            if base is not None and (base / rerank).is_dir():  # the folder of a cross-encoder
+                given["rerank"] = rerank = str(base / rerank)
+            self._made(self._context_at, "", lambda: check_reranker(rerank))
         config = self._made(self._context_at, "", lambda: ContextConfig.from_dict(given))
         return None if config is None else config.with_(max_tokens=size)
 

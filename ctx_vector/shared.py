@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_vector.allocation import Layers
 from ctx_vector.live_sources import LiveSources
+from ctx_vector.rerank import SecondPass, SecondPasses
 from ctx_vector.scoring import make_scorer
 from ctx_vector.stages import TokenCounter
 from ctx_vector.summary import Summaries
@@ -18,6 +19,7 @@ from ctx_vector.tokens import TokenCounter as ExactCounter
 
 if TYPE_CHECKING:
     from ctx_vector.calibration import Calibration
+    from ctx_vector.config import ContextConfig
     from ctx_vector.stages import Encoder, Scorer
 
 
@@ -29,6 +31,7 @@ class Shared:
         self._knowledge = knowledge
         self._lock = threading.RLock()  # a scorer is made with the encoder
         self._scorers: dict[str, Scorer] = {}
+        self._passes = SecondPasses(self.encoder)
         self._calibration: tuple[Calibration | None] | None = None
         self._counters: dict[str, TokenCounter] = {}
         self.summaries = Summaries()
@@ -68,6 +71,10 @@ class Shared:
             if strategy not in self._scorers:
                 self._scorers[strategy] = make_scorer(strategy, self.encoder)
             return self._scorers[strategy]
+
+    def second(self, config: ContextConfig) -> SecondPass | None:
+        """Return the second pass of a config, None without one; its scorer is made when it is first used."""
+        return self._passes.of(config.rerank, config.rerank_depth, config.rerank_weight)
 
     def counter(self, tokenizer: Any) -> TokenCounter:
         """Return the counter of a tokenizer: one for each name."""

@@ -30,8 +30,8 @@ class Encoder(Protocol):
 
     `fingerprint` changes whenever the same text could get another vector; `dim` is the length of a
     vector, `max_tokens` the most tokens of one text that the model looks at. `name` is what a person
-    calls the model, and picks the calibration. `encode_tokens(texts, kind)` (optional; kind `query` or `passage`) returns
-    the vectors (tokens, dim) float32, unit rows, of the tokens of each text, for late interaction (late.py).
+    calls the model, and picks the calibration. `encode_tokens(texts, kind)` (optional; kind `query` or `passage`)
+    returns the vectors (tokens, dim) float32, unit rows, of the tokens of each text, for late interaction (late.py).
     """
 
     @property
@@ -99,12 +99,14 @@ class Retrieval:
     """How a source that searches for itself is to search: what the config of a build says about relevance.
 
     `strategy` is a name or an object with `score`. Of passages much alike `alike_limit` count to what is asked for
-    (None: all); with `mmr_lambda` what is returned is chosen for variety.
+    (None: all); with `mmr_lambda` what is returned is chosen for variety. `second` is a second pass over what is found
+    first (rerank.SecondPass), or None.
     """
 
     strategy: Any = "cosine"
     alike_limit: int | None = None
     mmr_lambda: float | None = None
+    second: Any = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,7 @@ class MemoryTool(_Tool):
     """One user's memory as a tool; `tool.memory` is the Memory behind. `path` defaults to the platform's data folder.
 
     Actions: `add` (content, memory_type="working", importance=0.5, timestamp, session, speaker, metadata),
-    `search` (query, limit=10, min_importance=0.3, memory_type, strategy="cosine"),
+    `search` (query, limit=10, min_importance=0.3, memory_type, strategy="cosine", rerank),
     `update` (memory_id and what changes),
     `remove` (memory_id), `forget` (strategy, threshold=0.2 or the number to keep, max_age_days=90),
     `consolidate` (from_type, to_type, importance_threshold=0.7), `summary`, `stats`, `clear_all`.
@@ -145,7 +145,14 @@ class MemoryTool(_Tool):
 
     def _search(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
         given = _take(
-            arguments, "search", query=_MISSING, limit=10, min_importance=0.3, memory_type=None, strategy="cosine"
+            arguments,
+            "search",
+            query=_MISSING,
+            limit=10,
+            min_importance=0.3,
+            memory_type=None,
+            strategy="cosine",
+            rerank=None,
         )
         kind = given["memory_type"]
         if kind is not None and not isinstance(kind, (str, list, tuple)):
@@ -156,6 +163,7 @@ class MemoryTool(_Tool):
             min_importance=given["min_importance"],
             type=kind,
             strategy=given["strategy"],
+            rerank=given["rerank"],
         )
         return [hit.to_dict() for hit in hits]
 
@@ -218,16 +226,22 @@ class MemoryTool(_Tool):
         by = _searchable(how.strategy)
         own = encoder.fingerprint == self.memory.encoder.fingerprint
         vector = (encoder if own else self.memory.encoder).encode_queries([query])[0]
-        hits = self.memory.search_vector(query, vector, limit, min_importance=min_importance, strategy=by, now=now)
+        hits = self.memory.search_vector(
+            query, vector, limit, min_importance=min_importance, strategy=by, rerank=how.second, now=now
+        )
         memory = self.memory
         origin = memory.audits.origin
-        return [_memory_candidate(hit, origin(memory.user_id, hit.id), by, with_vector=own) for hit in hits]
+        return [
+            _memory_candidate(hit, origin(memory.user_id, hit.id), by, how.strategy, with_vector=own) for hit in hits
+        ]
 
 
-def _memory_candidate(hit: MemoryHit, origin: Origin, strategy: str, *, with_vector: bool) -> Candidate:
+def _memory_candidate(hit: MemoryHit, origin: Origin, strategy: str, asked: Any, *, with_vector: bool) -> Candidate:
     packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, {"id": hit.id}))
     vectors = hit.vector[None, :] if with_vector else None
-    return Candidate(packet, "memory", vectors=vectors, known={strategy: hit.score}, origin=origin)
+    known = {strategy: hit.score}
+    passes = hit.passes if asked == strategy else None  # else the builder makes its relevance anew
+    return Candidate(packet, "memory", vectors=vectors, known=known, origin=origin, passes=passes)
 
 
 class RAGTool(_Tool):
@@ -235,7 +249,7 @@ class RAGTool(_Tool):
 
     Actions: `add_document` (file_path; LoaderError when it cannot be read), `add_text` (text, source, timestamp,
     metadata), `sync` (paths; `failures` in the answer says which files could not be read, and why; InputError when none
-    of the paths is there), `search` (query, limit=5, min_score=0.3, strategy="cosine"),
+    of the paths is there), `search` (query, limit=5, min_score=0.3, strategy="cosine", rerank),
     `remove` (source), `stats`. Scores are calibrated relevance in [0, 1].
     """
 
@@ -285,8 +299,10 @@ class RAGTool(_Tool):
         return {**report.to_dict(), "failures": dict(report.failed)}
 
     def _search(self, arguments: Mapping[str, Any]) -> list[dict[str, Any]]:
-        given = _take(arguments, "search", query=_MISSING, limit=5, min_score=0.3, strategy="cosine")
-        hits = self.knowledge.search(given["query"], given["limit"], given["min_score"], strategy=given["strategy"])
+        given = _take(arguments, "search", query=_MISSING, limit=5, min_score=0.3, strategy="cosine", rerank=None)
+        hits = self.knowledge.search(
+            given["query"], given["limit"], given["min_score"], strategy=given["strategy"], rerank=given["rerank"]
+        )
         return [{**hit.to_dict(), "metadata": dict(hit.metadata)} for hit in hits]
 
     def _remove(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -321,7 +337,9 @@ class RAGTool(_Tool):
         by = _searchable(how.strategy)
         wanted = _POOL * limit if how.mmr_lambda is not None else limit
         while True:
-            found = self.knowledge.search_newest(query, vector, wanted, min_score, filter, strategy=by, now=now)
+            found = self.knowledge.search_newest(
+                query, vector, wanted, min_score, filter, strategy=by, rerank=how.second, now=now
+            )
             all_of_them = len(found) < wanted
             twins = {} if all_of_them and len(found) <= limit else self._twins(found, how.alike_limit)
             fresh = [place for place, (_, why) in enumerate(found) if not why and place not in twins]
@@ -334,7 +352,7 @@ class RAGTool(_Tool):
         last = max(chosen) if len(fresh) >= limit and chosen else len(found)
         origin = self.knowledge.audits.origin
         return [
-            _candidate(hit, origin("", hit.source), by, with_vector=own, why=why)
+            _candidate(hit, origin("", hit.source), by, how.strategy, with_vector=own, why=why)
             for place, (hit, why) in enumerate(found)
             if place in chosen or twins.get(place) in chosen or (why and place < last)
         ]
@@ -361,7 +379,7 @@ class RAGTool(_Tool):
         return [places[at] for at in order]
 
 
-def _candidate(hit: Hit, origin: Origin, strategy: str, *, with_vector: bool, why: str = "") -> Candidate:
+def _candidate(hit: Hit, origin: Origin, strategy: str, asked: Any, *, with_vector: bool, why: str = "") -> Candidate:
     ours = {
         "id": hit.id,
         "source": hit.source,
@@ -373,4 +391,7 @@ def _candidate(hit: Hit, origin: Origin, strategy: str, *, with_vector: bool, wh
     vectors = hit.vector[None, :] if with_vector else None
     known = {strategy: hit.score} if with_vector or strategy == "bm25" else {}
     reason = "superseded" if why else ""
-    return Candidate(packet, "knowledge", vectors=vectors, known=known, reason=reason, detail=why, origin=origin)
+    passes = hit.passes if asked == strategy and known else None  # else the builder makes its relevance anew
+    return Candidate(
+        packet, "knowledge", vectors=vectors, known=known, reason=reason, detail=why, origin=origin, passes=passes
+    )

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.compress import Journal
 from ctx_vector.config import ContextConfig
@@ -30,9 +30,13 @@ from ctx_vector.diversity import DUPLICATES, MMR
 from ctx_vector.gather import Gathered, SourceSpec
 from ctx_vector.history import History, Plan, Said, history_bound, read_turns
 from ctx_vector.inputs import Inputs
+from ctx_vector.rerank import SECOND_PASS
 
 if TYPE_CHECKING:
     from ctx_vector.ranking import Ranked
+
+
+_NOTES: Final = (DUPLICATES, MMR, SECOND_PASS)  # what composing found, of these candidates only
 
 
 @dataclass(slots=True, eq=False)
@@ -151,6 +155,6 @@ class Trace:
             self.said,
             self.plan,
             gathered,
-            given={name: value for name, value in self.given.items() if name not in (DUPLICATES, MMR)},
+            given={name: value for name, value in self.given.items() if name not in _NOTES},
             started=self.started,
         )
