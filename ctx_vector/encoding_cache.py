@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from ctx_vector.stages import Encoder
 
-#: Texts in one call of the encoder, about five seconds' worth: enough to keep all cores busy, little to lose.
-BATCH: Final = 128
+#: Texts in one call of the encoder, two or three seconds' worth: enough to keep all cores busy, little to lose.
+BATCH: Final = 64
 
 
 def text_hash(text: str) -> bytes:

@@ -15,8 +15,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -210,6 +210,9 @@ class Indexer:
                     ready.update(running.result())
             except BaseException as error:
                 self._cache.stop()  # the batch at hand is finished and kept
+                with suppress(BaseException):  # whoever ends the run by raising may do it again
+                    self._advance(stopping=True)
+                _finish(running)
                 if isinstance(error, KeyboardInterrupt):
                     log.warning("interrupted: what is encoded is kept; run it again to go on")
                 raise
@@ -289,6 +292,13 @@ class Indexer:
             encoded=len(waiting),
             seconds=len(waiting) * rate,
         )
+
+
+def _finish(running: Future[Any] | None) -> None:
+    """Wait for the batch at hand, a few seconds, however often Ctrl-C is pressed meanwhile: else it would be lost."""
+    while running is not None and not running.done():
+        with suppress(KeyboardInterrupt):
+            wait([running])
 
 
 def add_texts(

@@ -17,7 +17,9 @@ log = logging.getLogger("ctx_vector.knowledge")
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is. `bytes_done` of `bytes_total` of changed files are finished; `encoded` counts passages."""
+    """How far a run is. `bytes_done` of `bytes_total` of changed files are read; `encoded` counts passages. `stopping`:
+    the run was interrupted, and ends with the passages at hand.
+    """
 
     files_done: int
     files_total: int
@@ -25,6 +27,7 @@ class Progress:
     bytes_total: int
     encoded: int
     source: str
+    stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,8 @@ def test_ctrl_c_keeps_what_was_encoded(tmp_path: Path):
     while encodings(kb) == 0 and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)  # an impatient user
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 130, stderr
     assert stdout == ""

@@ -2,9 +2,11 @@ import json
 import logging
 import os
 import shutil
+import signal
 import sqlite3
 import sys
 import threading
+import time
 from datetime import UTC, datetime
 
 import numpy as np
@@ -351,6 +353,27 @@ def test_an_interrupted_run_keeps_what_it_encoded(kb, docs, counting, monkeypatc
     assert len(set(counting.encoded)) == len(counting.encoded)  # nothing twice
     assert report.encoded == len(counting.encoded) - len(first)
     assert kb.verify().ok
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
+def test_a_second_ctrl_c_does_not_lose_the_batch_at_hand(kb, docs, counting):
+    steps = []
+
+    def interrupt_twice(texts):
+        counting.before = None
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.2)
+
+    counting.before = interrupt_twice
+    with pytest.raises(KeyboardInterrupt):
+        kb.sync(docs, progress=steps.append)
+    assert steps[-1].stopping or steps[-2].stopping  # the last one may tell of the batch
+    first = len(counting.encoded)
+    assert first
+    report = kb.sync(docs)
+    assert (report.version, report.encoded) == (1, len(counting.encoded) - first)
+    assert len(set(counting.encoded)) == len(counting.encoded)  # nothing twice
 
 
 def test_an_encoder_that_fails_midway_loses_nothing(kb, docs, counting, monkeypatch):

@@ -74,6 +74,7 @@ def index_bar() -> Generator[Callable[[Progress], None] | None]:
             rate = progress.encoded / (now - began) if now > began + 0.2 else 0.0
             bar.update(
                 task,
+                description="stopping, keeping what is being encoded" if progress.stopping else "indexing",
                 total=max(progress.bytes_total, 1),
                 completed=progress.bytes_done,
                 files=f"{progress.files_done:,}/{progress.files_total:,} files",
