@@ -24,7 +24,7 @@ from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, CtxVectorError, InputError
 from ctx_vector.gather import SourceSpec, gather
 from ctx_vector.history import History, Listener, plan_history, roll_summary
-from ctx_vector.inputs import Given, Inputs, make_request, read_inputs, retrieval_specs
+from ctx_vector.inputs import Given, Inputs, as_tool, make_request, named, read_inputs, retrieval_specs
 from ctx_vector.live_sources import LiveSources, check_system
 from ctx_vector.packets import BuiltContext
 from ctx_vector.pictures import with_images
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 class ContextBuilder:
     """Builds contexts. Every argument is optional; a builder may be used from several threads.
 
-    `memory_tool` and `rag_tool` are objects with ``run({"action": "search", ...})``; `sources` are objects with
-    `load(request)`, or SourceConfigs with layers. `encoder` defaults to the bundled multilingual model, loaded when
-    first needed. `summarizer` shortens a text to a number of tokens, and sums up the older turns with
-    `history_strategy="summary"`; `budget_policy` gives the size of each build from its request, and `share_policy` the
-    weights of its parts or layers (policies.py). `model_max_tokens` is the model's window, only used to warn when a
-    context takes over 70 % of it. `counter` replaces the tokenizer. `audit` records every build: an
+    `memory_tool` and `rag_tool` are objects with ``run({"action": "search", ...})``, or a Memory and a KnowledgeBase;
+    `sources` are objects with `load(request)`, or SourceConfigs with layers. `encoder` defaults to the bundled
+    multilingual model, loaded when first needed. `summarizer` shortens a text to a number of tokens, and sums up the
+    older turns with `history_strategy="summary"`; `budget_policy` gives the size of each build from its request, and
+    `share_policy` the weights of its parts or layers (policies.py). `model_max_tokens` is the model's window, only used
+    to warn when a context takes over 70 % of it. `counter` replaces the tokenizer. `audit` records every build: an
     AuditLog, or the path of its file (audit.py).
 
     With SourceConfigs or a `budget_ratio` (the shares of the layers) the build has layers: `reserve_ratio` is not used,
@@ -84,6 +84,7 @@ class ContextBuilder:
         allow_python: bool = False,
         user_id: str | None = None,
     ) -> None:
+        memory_tool, rag_tool = as_tool("memory_tool", memory_tool), as_tool("rag_tool", rag_tool)
         configs = [source for source in sources if isinstance(source, SourceConfig)]
         shares = _shares(budget_ratio, configs)
         self.memory_tool = memory_tool
@@ -208,6 +209,7 @@ class ContextBuilder:
 
         return await asyncio.to_thread(self.assemble, user_query, **arguments)
 
+    @named
     def assemble(
         self,
         user_query: str,

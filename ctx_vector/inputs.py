@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, InputError
@@ -23,6 +25,7 @@ from ctx_vector.packets import (
     as_utc,
     clean_text,
 )
+from ctx_vector.rules import nearest
 from ctx_vector.stages import Request, Retrieval
 from ctx_vector.structure import check_section_name, state_text
 
@@ -30,9 +33,42 @@ if TYPE_CHECKING:
     from ctx_vector.rerank import SecondPass
     from ctx_vector.stages import Encoder
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+#: What other libraries call the arguments of a build.
+_OTHER_NAMES: Final = {
+    "system_prompt": "system_instructions",
+    "system": "system_instructions",
+    "user_input": "user_query",
+    "query": "user_query",
+    "retrieval_docs": "documents",
+    "docs": "documents",
+    "history": "conversation_history",
+    "messages": "conversation_history",
+    "packets": "custom_packets",
+}
 _OWN_KINDS: Final = (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY)
 _RESULT_KEYS: Final = {"content", "name", "id", "timestamp", "score", "metadata", "version", "tool_call_id"}
 _NO_LIMIT: Final = 1_000_000
+
+
+def named(method: Callable[P, R]) -> Callable[P, R]:
+    """Make a method answer an unknown keyword with the one that was meant: InputError instead of TypeError."""
+    known = tuple(name for name in inspect.signature(method).parameters if name != "self")
+
+    @functools.wraps(method)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs:
+            if name not in known:
+                meant = _OTHER_NAMES.get(name)
+                hint = f"; here it is called {meant!r}" if meant else nearest(name, known)
+                raise InputError(
+                    f"{method.__name__}: unknown argument {name!r}{hint or '; it takes ' + ', '.join(known)}"
+                )
+        return method(*args, **kwargs)
+
+    return checked
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +222,25 @@ def _custom(item: Any) -> ContextPacket:
     if packet.meta.get("section") is not None:
         check_section_name(packet.meta["section"])
     return packet
+
+
+def as_tool(name: str, given: Any) -> Any:
+    """Return what the builder asks: the object given, or a tool made of a KnowledgeBase or a Memory.
+
+    Raises ConfigError for what cannot be asked.
+    """
+    if given is None or callable(getattr(given, "run", None)) or callable(getattr(given, "candidates", None)):
+        return given
+    from ctx_vector.knowledge import KnowledgeBase
+    from ctx_vector.memory import Memory
+    from ctx_vector.tools import MemoryTool, RAGTool
+
+    if name == "rag_tool" and isinstance(given, KnowledgeBase):
+        return RAGTool(knowledge=given)
+    if name == "memory_tool" and isinstance(given, Memory):
+        return MemoryTool(memory=given)
+    make = "RAGTool(knowledge_base_path=...)" if name == "rag_tool" else "MemoryTool(user_id=...)"
+    raise ConfigError([f"{name}: expected an object with run({{...}}), such as {make}, got {given!r:.60}"])
 
 
 def retrieval_specs(

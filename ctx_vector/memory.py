@@ -396,15 +396,32 @@ class Memory:
         `importance_based`: those under `threshold`; `time_based`: those older than `max_age_days`; `capacity_based`:
         all but the `threshold` most important ones (of equal importance the newest stay).
         """
-        upkeep.check_forget(strategy, threshold, max_age_days)
-        oldest = upkeep.days_before(_moment(now), max_age_days) if strategy == "time_based" else _moment(now)
 
         def work(edit: Edit) -> list[Row]:
-            gone = upkeep.forgettable(rows.all_rows(edit.conn, self.user_id), strategy, threshold, oldest)
+            gone = self._forgettable(edit.conn, strategy, threshold, max_age_days, now)
             edit.remove(gone)
             return gone
 
         return self._purge(work, now)
+
+    def forgettable(
+        self,
+        strategy: str = "importance_based",
+        threshold: float = 0.2,
+        max_age_days: float = 90.0,
+        *,
+        now: datetime | None = None,
+    ) -> list[Row]:
+        """Return the memories that `forget` with the same arguments would forget, and forget none."""
+        with self._store.read() as conn:
+            return self._forgettable(conn, strategy, threshold, max_age_days, now)
+
+    def _forgettable(
+        self, conn: sqlite3.Connection, strategy: str, threshold: float, max_age_days: float, now: datetime | None
+    ) -> list[Row]:
+        upkeep.check_forget(strategy, threshold, max_age_days)
+        oldest = upkeep.days_before(_moment(now), max_age_days) if strategy == "time_based" else _moment(now)
+        return upkeep.forgettable(rows.all_rows(conn, self.user_id), strategy, threshold, oldest)
 
     def clear_all(self) -> int:
         """Forget everything of this user, and return how many memories that were."""

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import re
 import subprocess
 import sys
 import textwrap
@@ -12,7 +13,9 @@ import pytest
 from pipeline_help import NOW, HashEncoder, build, check, plain, tokens
 
 from ctx_vector import ConfigError, ContextBuilder, ContextConfig, ContextPacket, Message
-from ctx_vector.errors import ModelError
+from ctx_vector.errors import InputError, ModelError
+from ctx_vector.knowledge import KnowledgeBase
+from ctx_vector.memory import Memory
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -47,11 +50,6 @@ def test_aassemble_is_assemble():
 
     built = asyncio.run(several())
     assert {one.text for one in built} == {builder.build(**EXAMPLE, now=NOW)}
-
-
-def test_unknown_arguments_are_refused():
-    with pytest.raises(TypeError, match="history"):
-        ContextBuilder(config=plain()).build("q", history=[])
 
 
 def test_explain_debug_and_to_dict_are_views_of_one_record():
@@ -259,3 +257,33 @@ def test_a_warm_build_counts_each_text_once():
     counted.clear()
     builder.build("second", documents=documents, now=NOW)
     assert len(counted) == len(set(counted)) <= 6  # the query alone, its piece, its section, its message
+
+
+def test_a_name_from_elsewhere_is_answered_with_ours():
+    builder = ContextBuilder()
+    for given, expected in [
+        ({"system_prompt": "x"}, "unknown argument 'system_prompt'; here it is called 'system_instructions'"),
+        ({"history": []}, "here it is called 'conversation_history'"),
+        ({"custom_packet": []}, "did you mean 'custom_packets'"),
+        ({"zzz": 1}, "unknown argument 'zzz'; it takes user_query, conversation_history, "),
+    ]:
+        with pytest.raises(InputError, match=re.escape(expected)):
+            builder.assemble("q", **given)
+        with pytest.raises(InputError, match=re.escape(expected)):
+            builder.build("q", **given)
+
+
+def test_a_knowledge_base_or_a_memory_is_taken_as_its_tool(tmp_path, encoder):
+    with KnowledgeBase(tmp_path / "kb", encoder) as kb, Memory(tmp_path / "memory", "ada", encoder) as memory:
+        kb.add_text("咖啡机每周一清洗一次。", "coffee")
+        memory.add("Ada 每天早上清洗咖啡机。")
+        built = ContextBuilder(rag_tool=kb, memory_tool=memory, encoder=encoder).assemble("咖啡机多久清洗一次？")
+        assert "每周一" in built.text and "每天早上" in built.text
+        assert not built.warnings
+        for wrong in ("kb", memory, len):
+            with pytest.raises(
+                ConfigError, match=r"rag_tool: expected an object with run.*RAGTool\(knowledge_base_path"
+            ):
+                ContextBuilder(rag_tool=wrong)
+        with pytest.raises(ConfigError, match=r"memory_tool: .*MemoryTool\(user_id"):
+            ContextBuilder(memory_tool=kb)

@@ -85,11 +85,15 @@ def test_forget_consolidate_stats_and_clear(ada: list[str]):
     stats = json.loads(good(call("memory", "stats", *ada, "--json")))
     assert stats["by_type"] == {"working": 1, "episodic": 1, "semantic": 1, "profile": 0}
     assert "by type          working 1, episodic 1, semantic 1, profile 0" in good(call("memory", "stats", *ada))
-    assert json.loads(good(call("memory", "forget", *ada, "--json"))) == {"forgotten": 1}
+    assert "add --yes" in bad(call("memory", "forget", *ada), 2)
+    shown = call("memory", "forget", *ada, "--dry-run")
+    assert shown.stdout.count("working") == 1 and shown.stderr == "1 memory would be forgotten\n"
+    assert len(json.loads(good(call("memory", "forget", *ada, "--dry-run", "--json")))) == 1
+    assert json.loads(good(call("memory", "forget", *ada, "--yes", "--json"))) == {"forgotten": 1}
     done = call("memory", "consolidate", *ada, "--from", "episodic", "--to", "semantic", "--threshold", "0.5", "--json")
     assert json.loads(good(done)) == {"consolidated": 1}
     assert {row["type"] for row in listed(ada)} == {"semantic"}
-    done = call("memory", "forget", *ada, "--strategy", "time_based", "--max-age-days", "30")
+    done = call("memory", "forget", *ada, "--strategy", "time_based", "--max-age-days", "30", "--yes")
     assert good(done) == "1 memory forgotten\n"
     assert good(call("memory", "forget", *ada, "--strategy", "capacity_based", "--threshold", "5")).startswith("0 mem")
     assert "add --yes" in bad(call("memory", "clear", *ada), 2)

@@ -11,6 +11,7 @@ always imported before any of its modules.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -54,6 +55,7 @@ ROW = {module: row for row, modules in enumerate(LAYERS.values()) for module in 
 NAMES = list(LAYERS)
 
 
+@functools.cache
 def modules() -> dict[str, list[Path]]:
     """Return the files of every module; a sub-package is one module."""
     found = {path.stem: [path] for path in PACKAGE.glob("*.py")}
@@ -64,8 +66,9 @@ def modules() -> dict[str, list[Path]]:
     return found
 
 
-def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
-    """Yield (module of the package, line, needed at import time) for every import of a file, wherever it stands."""
+@functools.cache
+def imports(path: Path) -> list[tuple[str, int, bool]]:
+    """Return (module of the package, line, needed at import time) for every import of a file, wherever it stands."""
     depth = len(path.relative_to(PACKAGE).parts) - 1
     known = modules()
 
@@ -93,7 +96,7 @@ def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
                     yield (parts[1] if parts[1:] and parts[1] in known else "__init__"), child.lineno, top
             yield from walk(child, top and not lazy)
 
-    yield from walk(ast.parse(path.read_text(encoding="utf-8")), True)
+    return list(walk(ast.parse(path.read_text(encoding="utf-8")), True))
 
 
 def arrows(module: str) -> Iterator[tuple[str, str, bool]]:
@@ -141,6 +144,6 @@ def test_this_test_sees_all_kinds_of_imports(tmp_path: Path, monkeypatch: pytest
     )
     path = PACKAGE / "made_up.py"
     monkeypatch.setattr(Path, "read_text", lambda self, encoding: source)
-    assert [(target, top) for target, _, top in imports(path)] == [
+    assert [(target, top) for target, _, top in imports.__wrapped__(path)] == [
         ("builder", True), ("config", True), ("tokens", True), ("tools", False), ("errors", False), ("__init__", False),
     ]  # fmt: skip

@@ -21,7 +21,7 @@ from ctx_vector.cli.common import (
     size,
 )
 from ctx_vector.cli.memory import Folder
-from ctx_vector.cli.options import Audit, Json, Model, guarded, new_app
+from ctx_vector.cli.options import Audit, Json, Model, Yes, guarded, new_app
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import BOLD, YELLOW, plain, style
 
@@ -328,7 +328,7 @@ def purge(
         str | None,
         typer.Option("--text", metavar="TEXT|@FILE", help="Blank this text wherever it stands; the builds stay."),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     audit: Audit = None,
     kb: Kb = None,
     json: Json = False,

@@ -10,6 +10,7 @@ import typer
 
 from ctx_vector.cli.common import (
     UsageError,
+    check_query,
     held_warnings,
     open_audit,
     open_encoder,
@@ -100,6 +101,7 @@ def build(
     """
     from ctx_vector.cli import inputs
 
+    check_query(query)
     form = "json" if json else format
     if form not in _FORMATS:
         raise UsageError(f"--format: expected one of {', '.join(_FORMATS)}, got {format!r}")

@@ -302,6 +302,12 @@ def agreed(rule: str, question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes", "是")
 
 
+def check_query(query: str) -> None:
+    """Raise UsageError for a blank question: a slip of the shell more often than a wish."""
+    if not query.strip():
+        raise UsageError("the query is blank; ask for something")
+
+
 def count(number: int, noun: str) -> str:
     """Return a number with its noun: ``1 file``, ``1,204 files``."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ctx_vector.cli.common import DEFAULT_KB, agreed, count, note, open_encoder, out, print_json, size
-from ctx_vector.cli.options import Json, Kb, guarded, new_app
+from ctx_vector.cli.options import Json, Kb, Yes, guarded, new_app
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import plain
 
@@ -105,7 +105,7 @@ def remove(source: Source, kb: Kb = DEFAULT_KB, json: Json = False) -> None:
 def purge(
     source: Source,
     kb: Kb = DEFAULT_KB,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> int:
     """Delete every trace of a document from all versions, for good.

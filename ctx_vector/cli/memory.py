@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json as json_lib
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctx_vector.cli.common import UsageError, agreed, count, note, open_encoder, out, print_json
-from ctx_vector.cli.options import Json, guarded, new_app
+from ctx_vector.cli.common import UsageError, agreed, check_query, count, note, open_encoder, out, print_json
+from ctx_vector.cli.options import Json, Yes, guarded, new_app
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import plain, read_text
 from ctx_vector.errors import InputError, StoreError
@@ -134,6 +135,7 @@ def search(
     For example:
       ctx-vector memory search "Which language does she want?" --user ada --limit 3
     """
+    check_query(query)
     with open_memory(memory, user, encoder=open_encoder()) as kept:
         hits = kept.search(
             query,
@@ -248,22 +250,42 @@ def forget(
     ] = 90.0,
     memory: Folder = None,
     user: User = "default",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show which ones.")] = False,
+    yes: Yes = False,
     json: Json = False,
-) -> None:
+) -> int:
     """Forget many memories, for good: the unimportant, the old, or all but so many.
 
     For example:
+      ctx-vector memory forget --dry-run --user ada
       ctx-vector memory forget --strategy capacity_based --threshold 500 --user ada
       ctx-vector memory forget --strategy time_based --max-age-days 365 --user ada
     """
     if threshold is None and strategy == "capacity_based":
         raise UsageError("--strategy capacity_based: say how many to keep, as --threshold 500")
+    least = 0.2 if threshold is None else threshold
     with open_memory(memory, user) as kept:
-        gone = kept.forget(strategy, 0.2 if threshold is None else threshold, max_age_days)
+        rows = kept.forgettable(strategy, least, max_age_days)
+        if dry_run and json:
+            print_json([row.to_dict() for row in rows])
+        elif rows and (dry_run or (not yes and sys.stdin.isatty())):
+            _show(rows)
+        if dry_run:
+            note(f"{_memories(len(rows))} would be forgotten")
+            return 0
+        if (
+            rows
+            and not yes
+            and not agreed("forget asks before it forgets", f"Forget these {_memories(len(rows))}? [y/N] ")
+        ):
+            note("nothing was forgotten")
+            return 1
+        gone = kept.forget(strategy, least, max_age_days)
     if json:
         print_json({"forgotten": gone})
     else:
         out(f"{_memories(gone)} forgotten")
+    return 0
 
 
 @memory_app.command("consolidate")
@@ -374,7 +396,7 @@ def import_file(
 def clear(
     memory: Folder = None,
     user: User = "default",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     json: Json = False,
 ) -> int:
     """Forget everything about a user, for good.

@@ -17,6 +17,7 @@ MaybeKb = Annotated[
 ]
 NoKb = Annotated[bool, typer.Option("--no-kb", help="Use no knowledge base.")]
 System = Annotated[str | None, typer.Option("--system", metavar="TEXT|@FILE", help="System instructions; never cut.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 Model = Annotated[
     str | None,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.cli.common import DEFAULT_KB, UsageError, open_encoder, out, own_model, print_json
+from ctx_vector.cli.common import DEFAULT_KB, UsageError, check_query, open_encoder, out, own_model, print_json
 from ctx_vector.cli.text import BOLD, DIM, GREEN, columns, cut, plain, style, wrap
 
 if TYPE_CHECKING:
@@ -78,8 +78,7 @@ def search(asked: Search) -> int:
     """Search and print; exit code 0 whether or not something was found."""
     from ctx_vector.errors import ModelMismatchError
 
-    if not asked.query.strip():
-        raise UsageError("the query is blank; ask for something")
+    check_query(asked.query)
     wanted = read_filters(asked.filters)
     try:
         hits = _hits(asked, wanted, asked.model)
