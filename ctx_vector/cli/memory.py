@@ -268,16 +268,14 @@ def forget(
         rows = kept.forgettable(strategy, least, max_age_days)
         if dry_run and json:
             print_json([row.to_dict() for row in rows])
-        elif rows and (dry_run or (not yes and sys.stdin.isatty())):
+            return 0
+        if rows and (dry_run or (not yes and sys.stdin.isatty())):
             _show(rows)
         if dry_run:
             note(f"{_memories(len(rows))} would be forgotten")
             return 0
-        if (
-            rows
-            and not yes
-            and not agreed("forget asks before it forgets", f"Forget these {_memories(len(rows))}? [y/N] ")
-        ):
+        question = f"Forget these {_memories(len(rows))}? [y/N] "
+        if rows and not yes and not agreed("forget asks before it forgets", question):
             note("nothing was forgotten")
             return 1
         gone = kept.forget(strategy, least, max_age_days)
