@@ -127,8 +127,12 @@ def test_hello_agents(place: Path):
     assert "error: " not in shown
 
 
-def test_strategies_on_a_folder(here: Callable[..., str]):
-    shown = here("ab_folder", "data/knowledge/zh", "--strategies", "jaccard,cosine", "--budget", "200")
+def test_strategies_on_a_folder(place: Path, here: Callable[..., str]):
+    lines = (DATA / "questions.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    about_memory = [line for line in lines if "pandas-memory.md" in line]
+    assert len(about_memory) >= 3
+    (place / "data" / "questions.jsonl").write_text("".join(about_memory), encoding="utf-8")
+    shown = here("ab_folder", "--strategies", "jaccard,cosine", "--budgets", "200")
     for arm in ("jaccard", "cosine"):
         found = re.search(rf"^{arm} +evidence_recall@200 (\d\.\d+) ", shown, re.M)
         assert found and 0 <= float(found[1]) <= 1

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ctx_vector.cli.common import UsageError, count, note, open_encoder, out, print_json, seconds
+from ctx_vector.cli.common import UsageError, count, note, open_encoder, out, own_model, print_json, seconds
 from ctx_vector.cli.options import Json, guarded
 
 if TYPE_CHECKING:
     from ctx_vector.experiments import Arm, Dataset, Report
+    from ctx_vector.stages import Encoder
 
 _ARM: Final = re.compile(r"\s*([^:=]+?)\s*:(.*)", re.S)
 _KEY: Final = re.compile(r"(?:^|(?<=,))\s*(\w+)\s*=\s*")
@@ -24,7 +25,15 @@ _COMPARED: Final = ("metric", "arm", ">value", ">difference", ">95 % interval", 
 DatasetPaths = Annotated[
     list[str],
     typer.Argument(
-        metavar="DATASET...", help="A BEIR folder, a JSONL file of pairs, or an audit; several: each by itself."
+        metavar="DATASET...",
+        help="With --kb a JSONL file of questions; else a BEIR folder, a JSONL file of pairs of texts, or an audit; "
+        "several: each by itself.",
+    ),
+]
+AskedKb = Annotated[
+    str | None,
+    typer.Option(
+        "--kb", metavar="DIR", help="The knowledge base that is asked; `positive` of a question names its document."
     ),
 ]
 Budgets = Annotated[
@@ -64,6 +73,7 @@ EncoderName = Annotated[
 @guarded
 def ab(
     dataset: DatasetPaths,
+    kb: AskedKb = None,
     strategies: Annotated[
         str | None,
         typer.Option(
@@ -98,10 +108,15 @@ def ab(
 ) -> None:
     """Compare ways of scoring on your own data: what is in the context, and whether the difference is chance.
 
+    With --kb, lines are like {"query": "VPN says error 809", "positive": "guides/vpn.md"}: the document of the
+    knowledge base that answers, or a list of them, and maybe "answer": words that stand in it. In a file of pairs
+    `positive` is the text itself, and these texts are all the candidates there are.
+
     Floors of relevance and limits of hits are lifted unless you set them, so that the order of the candidates and the
     budget decide.
 
     For example:
+      ctx-vector ab questions.jsonl --kb kb --strategies cosine,bm25,hybrid --report out.html
       ctx-vector ab data/datasets/bilingual_knowledge --strategies cosine,jaccard --report out.html
       ctx-vector ab pairs.jsonl --strategies cosine,cosine_raw --budgets 500,1000 --json
       ctx-vector ab chats/a chats/b --arm skip:fill=skip --arm stop:fill=stop --set recency_weight=0 --by-group
@@ -113,7 +128,7 @@ def ab(
     base = read_base(config, set_ or ())
     for one in arms:
         one.config(base)  # refuses what cannot be before anything is read or loaded
-    data = open_data(dataset, split, limit, seed)
+    data = open_data(dataset, split, limit, seed, kb)
     if report is not None:
         from ctx_vector.experiments.report import check_extra
 
@@ -124,7 +139,7 @@ def ab(
             arms,
             sizes,
             base=base,
-            encoder=open_encoder(model),
+            encoder=lab_encoder(model, kb),
             cache=cache or default_cache(),
             kind=documents_as,
             resample="groups" if by_group else "queries",
@@ -219,12 +234,22 @@ def read_given(path: str | None, given: Sequence[str]) -> dict[str, Any]:
     return changes
 
 
-def open_data(paths: Sequence[str], split: str | None, limit: int | None, seed: int) -> Dataset:
+def open_data(paths: Sequence[str], split: str | None, limit: int | None, seed: int, kb: str | None) -> Dataset:
     """Read the data sets, and take a sample of their queries."""
     from ctx_vector.experiments import read_dataset
 
-    data = read_dataset(*paths, split=split)
+    data = read_dataset(*paths, split=split, kb=kb)
     return data if limit is None else data.sample(limit, seed)
+
+
+def lab_encoder(model: str | None, kb: str | None) -> Encoder:
+    """Open the encoder of an experiment: the one named, else that of the knowledge base."""
+    if model is None and kb is not None:
+        from ctx_vector.knowledge import KnowledgeBase
+
+        with KnowledgeBase(kb, create=False) as base:
+            model = own_model(base)
+    return open_encoder(model)
 
 
 def default_cache() -> Path:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ctx_vector.cli.ab import (
+    AskedKb,
     Cache,
     ConfigFile,
     DatasetPaths,
@@ -18,6 +19,7 @@ from ctx_vector.cli.ab import (
     Set,
     Split,
     default_cache,
+    lab_encoder,
     lab_progress,
     open_data,
     quiet_builds,
@@ -26,7 +28,7 @@ from ctx_vector.cli.ab import (
     show_comparisons,
     write_page,
 )
-from ctx_vector.cli.common import count, note, open_encoder, out, print_json
+from ctx_vector.cli.common import count, note, out, print_json
 from ctx_vector.cli.options import Json, guarded
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 @guarded
 def tune(
     dataset: DatasetPaths,
+    kb: AskedKb = None,
     knobs: Annotated[
         str | None,
         typer.Option("--knobs", metavar="NAME,NAME", help="What to tune.  [default: recency, floors and limits]"),
@@ -77,6 +80,7 @@ def tune(
     chunk_tokens.
 
     For example:
+      ctx-vector tune questions.jsonl --kb kb --output tuned.yaml
       ctx-vector tune data/datasets/bilingual_knowledge --output tuned.yaml
       ctx-vector tune chats/a chats/b --knobs recency_weight,recency_decay --budgets 500,1000 --report tuned.html
     """
@@ -87,7 +91,7 @@ def tune(
     names = None if knobs is None else [name.strip() for name in knobs.split(",") if name.strip()]
     base = Arm("base", read_given(config, set_ or ())).config(ContextConfig())
     sizes = read_budgets(budgets)
-    data = open_data(dataset, split, limit, seed)
+    data = open_data(dataset, split, limit, seed, kb)
     if report is not None:
         from ctx_vector.experiments.report import check_extra
 
@@ -102,7 +106,7 @@ def tune(
             share=share,
             effect=effect,
             base=base,
-            encoder=open_encoder(model),
+            encoder=lab_encoder(model, kb),
             cache=cache or default_cache(),
             kind=documents_as,
             seed=seed,

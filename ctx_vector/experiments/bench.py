@@ -22,7 +22,7 @@ import numpy as np
 
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import InputError
-from ctx_vector.experiments.corpus import Corpus
+from ctx_vector.experiments.corpus import Corpus, IndexedCorpus
 from ctx_vector.experiments.dataset import Dataset, Query
 from ctx_vector.experiments.metrics import (
     CONTEXT,
@@ -94,14 +94,7 @@ class Bench:
         key = collection, chunk_tokens
         if key not in self._corpora:
             self._tell("indexing", len(self._corpora), len(self.dataset.collections))
-            made = Corpus(
-                self.dataset.documents_of(collection),
-                self._folder / str(len(self._corpora)),
-                self.encoder,
-                self._base,
-                kind=self._kind,
-                chunk_tokens=chunk_tokens,
-            )
+            made = self._made(collection, chunk_tokens)
             self._stack.callback(made.close)
             if not any(known == collection for known, _ in self._corpora):
                 self.lost += made.lost
@@ -109,6 +102,22 @@ class Bench:
             self.passages = max(self.passages, made.passages)
             self._corpora[key] = made
         return self._corpora[key]
+
+    def _made(self, collection: str, chunk_tokens: int | None) -> Corpus:
+        documents, there = self.dataset.documents_of(collection), self.dataset.knowledge
+        if there is None:
+            folder = self._folder / str(len(self._corpora))
+            return Corpus(
+                documents, folder, self.encoder, self._base, kind=self._kind, chunk_tokens=chunk_tokens
+            )  # fmt: skip
+        if chunk_tokens is not None:
+            raise InputError(
+                f"chunk_tokens: the passages are those of {there}; index the documents into another folder with "
+                f"--chunk-tokens {chunk_tokens}, and ask the same questions there"
+            )
+        if self._kind == "memories":
+            raise InputError(f"kind: documents of the knowledge base {there} are no memories")
+        return IndexedCorpus(documents, there, self.encoder, self._base)
 
     def queries_of(self, collection: str) -> list[Query]:
         """Return the queries of a collection, with their vectors ready."""

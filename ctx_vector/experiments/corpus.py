@@ -2,7 +2,8 @@
 
 Turns of a conversation become a user's memories, embedded with their neighbours; so does what has a `memory_type`.
 Everything else becomes a knowledge base. Both lie in a folder of their own for the time of an experiment; vectors come
-from the experiment's encoder, which remembers them.
+from the experiment's encoder, which remembers them. Questions to a knowledge base that is there already are asked to it
+as it is (`IndexedCorpus`).
 """
 
 from __future__ import annotations
@@ -83,6 +84,26 @@ class Corpus:
     def close(self) -> None:
         """Close the files."""
         self._stack.close()
+
+
+class IndexedCorpus(Corpus):
+    """The passages of a knowledge base that is there already, found by its own search; documents are its sources."""
+
+    def __init__(self, documents: Sequence[Document], folder: Path, encoder: Encoder, config: ContextConfig) -> None:
+        super().__init__((), folder, encoder, config, kind="knowledge")
+        self._sources = {document.id for document in documents}
+        self.newest = max((d.timestamp for d in documents if d.timestamp), default=None)
+        base = KnowledgeBase(folder, encoder, create=False)
+        self._stack.callback(base.close)
+        self.passages = int(base.stats()["chunks"])
+        self.builder = ContextBuilder(config=config, encoder=encoder, rag_tool=RAGTool(knowledge=base))
+
+    def document_of(self, decision: Decision) -> str:
+        """Return the source of the document that a candidate is of."""
+        source = str(decision.packet.meta.get("source"))
+        if source not in self._sources:
+            raise InputError(f"{source!r} came into the knowledge base meanwhile; run it again")
+        return source
 
 
 def _is_memory(document: Document, kind: str) -> bool:

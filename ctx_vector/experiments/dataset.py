@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Final
 
 from ctx_vector.errors import InputError
@@ -58,6 +59,9 @@ class Dataset:
 
     `answers[query id]` are texts any of which answers the query; it may be empty, or lack some queries.
 
+    `knowledge` is the folder of the knowledge base that the documents are of, by their sources: its own passages are
+    then the candidates. Without one the documents are indexed for the experiment.
+
     Every query has evidence: those without any are left out by the readers and counted in `skipped`.
 
     Raises InputError for a judgement of something that is not there, or of another collection.
@@ -69,6 +73,7 @@ class Dataset:
     qrels: Mapping[str, Mapping[str, int]]
     skipped: int = 0
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    knowledge: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.documents or not self.queries:

@@ -1,6 +1,7 @@
 """Reading data sets: BEIR folders and files of pairs. Errors name file and line.
 
     read_dataset("data/x")              a BEIR folder: corpus.jsonl, queries.jsonl, qrels/test.tsv
+    read_dataset("q.jsonl", kb="kb")    a query and the document of a knowledge base that answers it (questions.py)
     read_dataset("pairs.jsonl")         a query and the text that answers it, one pair a line
     read_dataset("audit.sqlite3")       builds with feedback, from an audit (audited.py)
     read_dataset("c1", "c2", ...)       several folders, each a collection of its own
@@ -16,33 +17,45 @@ and answer the query. White space does not count.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from ctx_vector.errors import InputError
 from ctx_vector.experiments.dataset import Dataset, Document, Query, twice
+from ctx_vector.experiments.lines import lines, objects, text_of, time_of
 from ctx_vector.experiments.metrics import one_spaced
-from ctx_vector.packets import clean_text
 
 SPLITS: Final = ("test", "dev", "train")
-_QUERY_KEYS: Final = ("query", "question")
+QUERY_KEYS: Final = ("query", "question")
 _POSITIVE_KEYS: Final = ("positives", "positive", "passages", "passage", "answers", "answer")
 _NEGATIVE_KEYS: Final = ("negatives", "negative")
+_FILE_NAME: Final = re.compile(r"(?:[^\n?!。？！]{0,250}[/\\])?[^\s/\\?!。？！，,]{1,100}\.[A-Za-z][A-Za-z0-9]{0,4}")
 
 
-def read_dataset(*paths: str | Path, split: str | None = None, name: str | None = None) -> Dataset:
+def read_dataset(
+    *paths: str | Path, split: str | None = None, name: str | None = None, kb: str | Path | None = None
+) -> Dataset:
     """Read one data set, or several as one, each a collection of its own.
 
-    A folder is read as BEIR, an SQLite file as an audit, any other file as pairs. `split` names the qrels file, by
+    A folder is read as BEIR, an SQLite file as an audit, any other file as pairs; with `kb`, the folder of a knowledge
+    base, one file as questions to it. `split` names the qrels file, by
     default the first there is of test, dev, train. Raises InputError naming file and line, OSError when a file cannot
     be read.
     """
     if not paths:
         raise InputError("expected at least one data set")
+    if kb is not None:
+        from ctx_vector.experiments.questions import read_questions
+
+        if len(paths) > 1 or Path(paths[0]).is_dir():
+            raise InputError(
+                f"with a knowledge base: expected one JSONL file of questions, got {', '.join(map(str, paths))}"
+            )
+        asked = read_questions(paths[0], kb)
+        return replace(asked, name=name or asked.name)
     read = [_read(Path(path), split) for path in paths]
     if len(read) == 1:
         return replace(read[0], name=name or read[0].name)
@@ -88,99 +101,46 @@ def _joined(parts: Sequence[Dataset], name: str | None) -> Dataset:
     return Dataset(name or " + ".join(names), tuple(documents), tuple(queries), qrels, skipped, answers)
 
 
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (number, line) of a text file; only a line feed ends a line, for JSON may hold U+2028 as it is."""
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
-    except FileNotFoundError:
-        raise InputError(
-            f"{path} does not exist; a BEIR folder has corpus.jsonl, queries.jsonl, qrels/test.tsv"
-        ) from None
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            yield number, line.rstrip("\r")
-
-
-def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield (place, object) for every line of a JSONL file."""
-    for number, line in _lines(path):
-        place = f"{path}, line {number}"
-        try:
-            found = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{place}: no valid JSON: {error}") from None
-        if not isinstance(found, dict):
-            raise InputError(f"{place}: expected an object, got {line:.60}")
-        yield place, found
-
-
-def _text(place: str, item: Mapping[str, Any], key: str, default: str | None = None) -> str:
-    value = item.get(key)
-    if value is None and default is not None:
-        return default
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = str(value)
-    if not isinstance(value, str) or (default is None and not value.strip()):
-        raise InputError(f"{place}: {key}: expected a text that is not blank, got {value!r:.60}")
-    return clean_text(value)
-
-
-def _time(place: str, item: Mapping[str, Any], key: str) -> datetime | None:
-    value = item.get(key)
-    if value is None or value == "":
-        return None
-    try:
-        if isinstance(value, str):
-            found = datetime.fromisoformat(value.strip())
-            return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            return datetime.fromtimestamp(value, UTC)
-    except (ValueError, OverflowError, OSError):
-        pass
-    raise InputError(f"{place}: {key}: expected a time like 2024-05-31T08:00:00, got {value!r:.60}")
-
-
 _DOCUMENT_KEYS: Final = frozenset({"_id", "text", "title", "timestamp", "session", "role", "collection"})
 _QUERY_FIELDS: Final = frozenset({"_id", "text", "now", "category", "group", "collection"})
 _T = TypeVar("_T", Document, Query)
 
 
 def _document(place: str, item: Mapping[str, Any]) -> Document:
-    session, role = _text(place, item, "session", ""), _text(place, item, "role", "")
+    session, role = text_of(place, item, "session", ""), text_of(place, item, "role", "")
     return Document(
-        id=_text(place, item, "_id"),
-        text=_text(place, item, "text"),
-        title=_text(place, item, "title", ""),
-        timestamp=_time(place, item, "timestamp"),
+        id=text_of(place, item, "_id"),
+        text=text_of(place, item, "text"),
+        title=text_of(place, item, "title", ""),
+        timestamp=time_of(place, item, "timestamp"),
         session=session or None,
         role=role or None,
-        collection=_text(place, item, "collection", ""),
+        collection=text_of(place, item, "collection", ""),
         metadata={key: value for key, value in item.items() if key not in _DOCUMENT_KEYS},
     )
 
 
 def _category(place: str, item: Mapping[str, Any]) -> str:
-    parts = [_text(place, item, "category", "") or _text(place, item, "kind", ""), _text(place, item, "lang", "")]
+    parts = [text_of(place, item, "category", "") or text_of(place, item, "kind", ""), text_of(place, item, "lang", "")]
     return ", ".join(filter(None, parts))
 
 
-def _query(place: str, item: Mapping[str, Any]) -> Query:
+def query_of(place: str, item: Mapping[str, Any]) -> Query:
+    """Return the query that a line says."""
     return Query(
-        id=_text(place, item, "_id"),
-        text=_text(place, item, "text"),
-        now=_time(place, item, "now"),
+        id=text_of(place, item, "_id"),
+        text=text_of(place, item, "text"),
+        now=time_of(place, item, "now"),
         category=_category(place, item),
-        group=_text(place, item, "group", ""),
-        collection=_text(place, item, "collection", ""),
+        group=text_of(place, item, "group", ""),
+        collection=text_of(place, item, "collection", ""),
         metadata={key: value for key, value in item.items() if key not in _QUERY_FIELDS},
     )
 
 
 def _by_id(path: Path, make: Callable[[str, Mapping[str, Any]], _T]) -> dict[str, _T]:
     found: dict[str, _T] = {}
-    for place, item in _objects(path):
+    for place, item in objects(path):
         made = make(place, item)
         if made.id in found:
             raise InputError(f"{place}: the id {made.id!r} is there already")
@@ -196,10 +156,10 @@ def read_beir(folder: str | Path, split: str | None = None) -> Dataset:
     """
     folder = Path(folder)
     documents = _by_id(folder / "corpus.jsonl", _document)
-    queries = _by_id(folder / "queries.jsonl", _query)
+    queries = _by_id(folder / "queries.jsonl", query_of)
     path = _qrels_path(folder, split)
     qrels: dict[str, dict[str, int]] = {}
-    for number, line in _lines(path):
+    for number, line in lines(path):
         place = f"{path}, line {number}"
         parts = line.split("\t")
         if number == 1 and parts[-1].strip().lower() in ("score", "relevance"):
@@ -232,8 +192,8 @@ def read_beir(folder: str | Path, split: str | None = None) -> Dataset:
 def _answers(path: Path, queries: Mapping[str, Query], documents: Mapping[str, Document]) -> dict[str, tuple[str, ...]]:
     """Return the answers of each query; none when there is no such file."""
     found: dict[str, tuple[str, ...]] = {}
-    for place, item in _objects(path) if path.exists() else ():
-        query, document, answer = (_text(place, item, key) for key in ("query-id", "corpus-id", "answer"))
+    for place, item in objects(path) if path.exists() else ():
+        query, document, answer = (text_of(place, item, key) for key in ("query-id", "corpus-id", "answer"))
         if query not in queries:
             raise InputError(f"{place}: there is no query {query!r} in queries.jsonl")
         if document not in documents:
@@ -259,22 +219,23 @@ def read_pairs(path: str | Path) -> Dataset:
 
     A line has `query` (or question) and `positive` (or positives, passage(s), answer(s)): a text, or a list of texts or
     of objects with `text` and maybe `grade`, `title`, `timestamp`. Texts under `negative` or `negatives` are documents
-    too. `id`, `now`, `category`, `group` and `collection` are optional. All texts together are the documents;
-    equal ones are one.
+    too. `id`, `now`, `category`, `group` and `collection` are optional. All texts together are the documents, and
+    there are no other candidates; equal ones are one.
 
-    Raises InputError naming file and line.
+    Raises InputError naming file and line, and when most positives are names of files (see questions.py for those).
     """
     path = Path(path)
     documents: dict[tuple[str, str, str], Document] = {}
     queries: list[Query] = []
     qrels: dict[str, dict[str, int]] = {}
+    positives: list[str] = []
     skipped = 0
-    for number, (place, item) in enumerate(_objects(path), 1):
-        asked = next((key for key in _QUERY_KEYS if item.get(key) is not None), None)
+    for number, (place, item) in enumerate(objects(path), 1):
+        asked = next((key for key in QUERY_KEYS if item.get(key) is not None), None)
         if asked is None:
             raise InputError(f'{place}: query: it is missing; a line is like {{"query": ..., "positive": ...}}')
-        text, world = _text(place, item, asked), _text(place, item, "collection", "")
-        id_ = _text(place, item, "id", f"q{number}")
+        text, world = text_of(place, item, asked), text_of(place, item, "collection", "")
+        id_ = text_of(place, item, "id", f"q{number}")
         if id_ in qrels:
             raise InputError(f"{place}: the id {id_!r} is there already")
         key = next((key for key in _POSITIVE_KEYS if item.get(key) is not None), None)
@@ -286,12 +247,25 @@ def read_pairs(path: str | Path) -> Dataset:
                 found = _document(place, {**passage, "_id": f"d{len(documents) + 1}", "collection": world})
                 known = documents.setdefault((world, found.title, found.text), found)
                 grades[known.id] = max(grade, grades.get(known.id, 0))
+                positives += [found.text] if name == key else []
         if not any(grade > 0 for grade in grades.values()):
             skipped += 1
             continue
         qrels[id_] = grades
-        queries.append(_query(place, {**item, "_id": id_, "text": text}))
+        queries.append(query_of(place, {**item, "_id": id_, "text": text}))
+    _refuse_names(path, positives)
     return Dataset(path.stem, tuple(documents.values()), tuple(queries), qrels, skipped)
+
+
+def _refuse_names(path: Path, positives: Sequence[str]) -> None:
+    """Raise InputError when what should be texts are names of files: comparing those would teach nothing."""
+    names = [text for text in positives if _FILE_NAME.fullmatch(text.strip())]
+    if len(names) * 2 > len(positives):
+        raise InputError(
+            f"{path}: {len(names)} of {len(positives)} positives look like names of files ({names[0]!r:.80}), but a "
+            "file of pairs has the texts themselves; with a knowledge base of the files names will do: "
+            f"ctx-vector ab {path} --kb DIR"
+        )
 
 
 def _passages(place: str, name: str, value: Any, least: int) -> Iterator[tuple[Mapping[str, Any], int]]:
