@@ -97,9 +97,9 @@ def _passages(kb: Path) -> list[tuple[Document, list[str]]]:
                 rows.append((row, []))
             else:
                 rows[-1][1].append(row["content"])
-    for row, texts in rows:
-        stamp = as_utc(row["timestamp"])
-        found.append((Document(row["source"], "\n\n".join(texts), row["title"] or "", stamp), texts))
+    for document, texts in rows:
+        stamp = as_utc(document["timestamp"])
+        found.append((Document(document["source"], "\n\n".join(texts), document["title"] or "", stamp), texts))
     if not found:
         raise InputError(f"the knowledge base {kb} is empty; fill it with: ctx-vector index PATH --kb {kb}")
     return found
