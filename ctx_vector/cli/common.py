@@ -26,6 +26,8 @@ AUDIT_FILE: Final = "audit.sqlite3"
 AUDIT_SIZE: Final = "1GB"  # what commands keep of their builds
 INTERRUPTED: Final = 130
 
+_NAMELESS: Final = "pypdf"  # tells of every oddity of a file without its name; what matters is in our own warnings
+
 _log = logging.getLogger("ctx_vector")
 
 
@@ -71,6 +73,8 @@ class _Lines(logging.Handler):
         self.held: list[str] | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name.startswith(_NAMELESS) and self.level > logging.INFO:
+            return
         line = f"{record.levelname.lower()}: {' '.join(record.getMessage().split())}"
         if record.exc_info and record.exc_info[1] is not None:  # a fault of ours, in a server that goes on
             line += f": {' '.join(repr(record.exc_info[1]).split())}"
@@ -207,9 +211,7 @@ def audit_file(given: str | None, kb: str | None) -> Path:
     """
     if given is not None:
         return Path(given)
-    if kb is None and os.path.exists(os.path.join(DEFAULT_KB, "ctx.sqlite3")):
-        kb = DEFAULT_KB
-    return _own_audit(kb)
+    return _own_audit(kb if kb is not None else default_kb())
 
 
 def _own_audit(kb: str | None) -> Path:
@@ -270,6 +272,11 @@ def open_kb(
     return KnowledgeBase(folder, open_encoder(wanted), create=create, chunk_tokens=chunk_tokens)
 
 
+def default_kb() -> str | None:
+    """Return the folder of the knowledge base that is used when none is named, if it is there."""
+    return DEFAULT_KB if os.path.exists(os.path.join(DEFAULT_KB, "ctx.sqlite3")) else None
+
+
 def used_kb(kb: str | None, no_kb: bool) -> str | None:
     """Return the folder of the knowledge base to use: the one named, else the default one if it is there.
 
@@ -277,10 +284,8 @@ def used_kb(kb: str | None, no_kb: bool) -> str | None:
     """
     if kb is not None and no_kb:
         raise UsageError("--kb and --no-kb: choose one")
-    if kb is not None or no_kb:
+    if kb is not None or no_kb or (kb := default_kb()) is not None:
         return kb
-    if os.path.exists(os.path.join(DEFAULT_KB, "ctx.sqlite3")):
-        return DEFAULT_KB
     note(f"note: there is no knowledge base in ./{DEFAULT_KB}, so none is used; name one with --kb, or say --no-kb")
     return None
 

@@ -7,13 +7,16 @@ from typing import Annotated
 
 import typer
 
-from ctx_vector.cli.common import count, note, out, print_json
+from ctx_vector.cli.common import DEFAULT_KB, count, default_kb, note, out, print_json
 from ctx_vector.cli.options import Json, guarded
 
 
 @guarded
 def doctor(
-    kb: Annotated[str | None, typer.Option("--kb", metavar="DIR", help="Check this knowledge base too.")] = None,
+    kb: Annotated[
+        str | None,
+        typer.Option("--kb", metavar="DIR", help=f"Check this knowledge base; else ./{DEFAULT_KB}, if it is there."),
+    ] = None,
     memory: Annotated[
         str | None,
         typer.Option("--memory", metavar="DIR", help="Check this memory; else the default one, if it is there."),
@@ -23,7 +26,7 @@ def doctor(
     """Check the installation, the model and what is on disk. Exit code 1 if something does not work.
 
     It looks at Python, packages and extras, SQLite with FTS5, FAISS, the tokenizer, the terminal, disk space, the model
-    and an encoding; with --kb at a knowledge base and its audit.
+    and an encoding; at the knowledge base that commands use, and its audit.
 
     For example:
       ctx-vector doctor --kb kb
@@ -31,7 +34,7 @@ def doctor(
     from ctx_vector.cli.checks import all_checks
 
     found = []
-    for check in all_checks(kb, memory):
+    for check in all_checks(kb if kb is not None else default_kb(), memory):
         if sys.stderr.isatty() and not json:
             sys.stderr.write(f"\r\x1b[Kchecking {check.name} ...")
             sys.stderr.flush()

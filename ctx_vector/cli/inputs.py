@@ -185,6 +185,7 @@ def read_documents(paths: Sequence[str], counter: TokenCounter) -> list[dict[str
     if not paths:
         return []
     from ctx_vector.chunking import chunk_document
+    from ctx_vector.hits import citation
     from ctx_vector.loaders import load_document
 
     found = []
@@ -193,7 +194,7 @@ def read_documents(paths: Sequence[str], counter: TokenCounter) -> list[dict[str
         for chunk in chunk_document(
             document, counter.count_batch, max_tokens=_PASSAGE_TOKENS, target_tokens=_TARGET_TOKENS
         ):
-            cite = f"{document.source}:{chunk.start_line}-{chunk.end_line}"
+            cite = citation(document.source, chunk.start_line, chunk.end_line, chunk.heading)
             found.append(
                 {
                     "content": chunk.text,

@@ -25,7 +25,7 @@ from ctx_vector.cli.common import (
     seconds,
     some,
 )
-from ctx_vector.cli.options import Json, Kb, Model, guarded
+from ctx_vector.cli.options import Json, Kb, Model, Retrieval, guarded
 from ctx_vector.cli.text import plain
 from ctx_vector.errors import InputError, OptionalDependencyError
 from ctx_vector.sync_report import skip_kind
@@ -117,9 +117,12 @@ def _sync(
             out(line)
     there = len(report.added) + len(report.updated) + len(report.unchanged)
     if not there and not report.removed:
-        raise InputError(f"nothing was indexed from {some(paths)}: {_why(report)}")
+        empty = f"; {folder} is there now, and empty" if not report.version and not dry_run else ""
+        verb = "would be" if dry_run else "was"
+        raise InputError(f"nothing {verb} indexed from {some(paths)}: {_why(report)}{empty}")
     if report.failed:
-        note(f"warning: {count(len(report.failed), 'file')} failed, the others are in")
+        others = "the others can be read" if dry_run else "the others are in"
+        note(f"warning: {count(len(report.failed), 'file')} failed, {others}")
     return 0
 
 
@@ -146,7 +149,7 @@ def summary(report: SyncReport, folder: str, dry_run: bool) -> Iterator[str]:
     if dry_run:
         yield f"{folder} would get (nothing is changed yet):"
     else:
-        yield f"{folder} is at version {report.version}"
+        yield f"{folder} is at version {report.version}" if report.version else f"{folder} is empty"
     yield f"  documents  {changes}"
     if dry_run:
         time = "no time" if not report.encoded else f"about {seconds(report.seconds)}"
@@ -225,9 +228,7 @@ def search(
             help="Only documents with this in their metadata; 'source=docs/en/*' matches names. May be repeated.",
         ),
     ] = None,
-    strategy: Annotated[
-        str, typer.Option("--strategy", metavar="NAME", help="By cosine, hybrid (with keywords) or bm25.")
-    ] = "cosine",
+    strategy: Retrieval = "cosine",
     model: Model = None,
     json: Json = False,
 ) -> int:

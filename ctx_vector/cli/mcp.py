@@ -17,7 +17,7 @@ import typer
 from ctx_vector.cli.common import DEFAULT_KB, INTERRUPTED, UsageError, note, open_kb, out, print_json, tell_on_stderr
 from ctx_vector.cli.mcp_settings import PLACES, settings
 from ctx_vector.cli.memory import Folder, User, memory_encoder, memory_folder, open_memory
-from ctx_vector.cli.options import Model, guarded
+from ctx_vector.cli.options import Model, guarded, one_of
 
 if TYPE_CHECKING:
     from ctx_vector.mcp_server import ContextServer
@@ -74,7 +74,7 @@ def mcp(
             "--settings",
             metavar="PROGRAM",
             help=f"Only print what to paste into {', '.join(PLACES)}.",
-            autocompletion=lambda incomplete: [name for name in PLACES if name.startswith(incomplete)],
+            autocompletion=one_of(*PLACES),
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Only print the tools and resources, as JSON.")] = False,

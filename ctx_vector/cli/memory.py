@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctx_vector.cli.common import UsageError, agreed, check_query, count, note, open_encoder, out, print_json
-from ctx_vector.cli.options import Json, Yes, guarded, new_app
+from ctx_vector.cli.options import Json, Retrieval, Yes, guarded, new_app, one_of
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import plain, read_text
 from ctx_vector.errors import InputError, StoreError
@@ -33,7 +33,13 @@ Folder = Annotated[
 User = Annotated[str, typer.Option("--user", metavar="ID", help="Whose memories; users see only their own.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="The memory's number, as list and search show it.")]
 Type = Annotated[
-    str | None, typer.Option("--type", metavar="TYPE", help="One of working, episodic, semantic, profile.")
+    str | None,
+    typer.Option(
+        "--type",
+        metavar="TYPE",
+        help="One of working, episodic, semantic, profile.",
+        autocompletion=one_of("working", "episodic", "semantic", "profile"),
+    ),
 ]
 Importance = Annotated[
     float | None, typer.Option("--importance", metavar="X", help="From 0 to 1; add takes 0.5 unless told.")
@@ -123,9 +129,7 @@ def search(
     type: Type = None,
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Said at this time or later.")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Said at this time or before.")] = None,
-    strategy: Annotated[
-        str, typer.Option("--strategy", metavar="NAME", help="By cosine, hybrid (with keywords) or bm25.")
-    ] = "cosine",
+    strategy: Retrieval = "cosine",
     memory: Folder = None,
     user: User = "default",
     json: Json = False,
@@ -239,7 +243,12 @@ def remove(id: Id, memory: Folder = None, user: User = "default", json: Json = F
 def forget(
     strategy: Annotated[
         str,
-        typer.Option("--strategy", metavar="NAME", help="One of importance_based, time_based, capacity_based."),
+        typer.Option(
+            "--strategy",
+            metavar="NAME",
+            help="One of importance_based, time_based, capacity_based.",
+            autocompletion=one_of("importance_based", "time_based", "capacity_based"),
+        ),
     ] = "importance_based",
     threshold: Annotated[
         float | None,

@@ -37,6 +37,44 @@ Audit = Annotated[
 ]
 NoAudit = Annotated[bool, typer.Option("--no-audit", help="Do not record what is built.")]
 
+
+def one_of(*names: str) -> Callable[[str], list[str]]:
+    """Return what completes a value that is one of a few names."""
+    return lambda incomplete: [name for name in names if name.startswith(incomplete)]
+
+
+def _scorers(incomplete: str) -> list[str]:
+    from ctx_vector.plugins import plugin_names
+    from ctx_vector.scoring import SCORERS
+
+    return one_of(*SCORERS, *plugin_names("strategy"))(incomplete)
+
+
+def _searches(incomplete: str) -> list[str]:
+    from ctx_vector.scoring import RETRIEVAL
+
+    return one_of(*RETRIEVAL)(incomplete)
+
+
+Scoring = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy",
+        metavar="NAME",
+        help="How relevance is scored: cosine, hybrid, bm25, ...  [default: cosine]",
+        autocompletion=_scorers,
+    ),
+]
+Retrieval = Annotated[
+    str,
+    typer.Option(
+        "--strategy",
+        metavar="NAME",
+        help="By cosine, hybrid (with keywords) or bm25.",
+        autocompletion=_searches,
+    ),
+]
+
 HELP_ALSO = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
