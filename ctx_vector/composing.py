@@ -10,24 +10,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ctx_vector.allocation import Layers
 from ctx_vector.compress import Shortener
 from ctx_vector.config import ContextConfig
-from ctx_vector.diversity import Repeats
+from ctx_vector.diversity import Variety
 from ctx_vector.filling import fill
 from ctx_vector.history import History
 from ctx_vector.packets import BuiltContext
-from ctx_vector.ranking import rank
+from ctx_vector.ranking import Ranked, encoded, rank
 from ctx_vector.record import make_record, report
 from ctx_vector.stages import Summarizer, TokenCounter
 from ctx_vector.structure import Template
 from ctx_vector.trace import Trace
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from ctx_vector.calibration import Calibration
     from ctx_vector.rerank import SecondPass
     from ctx_vector.stages import Encoder, Scorer
@@ -64,7 +67,11 @@ def compose(
         return now_
 
     mark = timed("gather", started)
-    again = trace.scores is not None
+
+    def vectors_of(rows: Sequence[Ranked]) -> Sequence[NDArray[np.float32]]:
+        return encoded([row.candidate for row in rows], means.encoder())[1]
+
+    variety = Variety(config, means.calibration, vectors_of, trace.given, again=trace.scores is not None)
     ranked = rank(
         trace.gathered.candidates,
         template,
@@ -74,14 +81,13 @@ def compose(
         means.encoder,
         trace.scores,
         trace.given,
-        means.calibration,
         means.second,
+        variety,
     )
     trace.note_scores(ranked)
     mark = timed("rank", mark)
     layers = Layers.from_dict(trace.given["layers"]) if "layers" in trace.given else None
-    repeats = Repeats(ranked, config, means.calibration, trace.given, again=again)
-    filled = fill(ranked, history, template, config, _shortener(trace, means), layers, repeats)
+    filled = fill(ranked, history, template, config, _shortener(trace, means), layers, variety)
     text, messages, text_tokens, message_tokens = filled.prove()
     mark = timed("select", mark)
     meta = _meta(trace, history, template, means)

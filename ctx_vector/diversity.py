@@ -1,20 +1,23 @@
 """Variety in a context: what adds nothing to what stands in it is left out, and MMR puts first what adds most.
 
-Near duplicates (likeness.py) are told while the context is filled: a candidate that would be put in is compared with
-those that are in it, in its part of the budget. So what is like a text that found no room is no duplicate. They are
-looked for among what was retrieved and can be had in plenty: knowledge, documents, other texts of sources, where a
-vector is at hand; nothing is encoded or measured for it. Never left out are the caller's own packets, state, history,
-memories (their vectors are of the conversation around them, and equal ones merged when they were added), tools, results
-and what layers say whatever is asked.
+Duplicates are told while the context is filled: a candidate that would be put in is compared with those that are in.
+So what is like a text that found no room is no duplicate. The same text is not put twice into a section, whatever its
+case and white space. Near duplicates (likeness.py) are looked for in each part of the budget, among what was retrieved
+and can be had in plenty: knowledge, documents, other texts of sources, where a vector is at hand; nothing is encoded or
+measured for it. Memories are not compared so (their vectors are of the conversation around them, and equal ones merged
+when they were added), nor tools, results and what layers say whatever is asked. Never left out are the caller's own
+packets, state and history.
 
 MMR (`mmr_lambda`) orders everything that is chosen by score, and encodes what has no vector. It decides what is chosen;
 what is chosen is rendered best first as ever.
 
-What was found is noted, so that a build can be made again without vectors.
+What was found by vectors is noted, so that a build can be made again without them.
 """
 
 from __future__ import annotations
 
+import math
+import unicodedata
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,116 +48,143 @@ MMR: Final = "mmr"  # the note of what MMR put first: [lambda, ranks]
 NOT_RANKED: Final = frozenset({TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY, TYPE_TOOL, TYPE_IMAGE})
 _PLENTIFUL_NOT: Final = NOT_RANKED | {TYPE_MEMORY, TYPE_RESULT, TYPE_AGENT}
 _AS_GIVEN: Final = frozenset({"system", "static", "tool", "agents"})
+_BEGINNING: Final = 4  # words
 _CHARS_EACH: Final = 6  # of a token, more than there are on the average: prose in English has 4 to 5, Chinese 1
 
 
-class Repeats:
-    """Tells, while the context is filled from `rows`, best first, which of them add nothing to what stands in it.
+class Variety:
+    """What a build asks of variety: the order of its rows (`ordered`), then of one after the other whether it adds
+    nothing to those that stand in the context (`twin`, `keep`).
 
-    `note` holds what was told in an earlier build of the same candidates; else it is put there.
+    `encode` gives the vectors (windows, dim) of rows that have none; `calibration` is told whether it may measure.
+    What is found is put into `note`; `again` says that it holds what an earlier build of the same candidates found.
     """
 
     def __init__(
         self,
-        rows: Sequence[Ranked],
         config: ContextConfig,
         calibration: Callable[[bool], Calibration | None],
+        encode: Callable[[Sequence[Ranked]], Sequence[Vectors]],
         note: MutableMapping[str, Any],
         *,
-        again: bool,
+        again: bool = False,
     ) -> None:
-        self._rows = rows
-        self._limit = config.alike_limit
+        self._config = config
         self._calibration = calibration
+        self._encode = encode
         self._note = note
         self._again = again
-        self._groups: dict[str, tuple[list[Ranked], NearDuplicates] | None] = {}
+        self._rows: Sequence[Ranked] = ()  # by score
+        self._vectors: Residuals | None = None
+        self._parts: dict[str, NearDuplicates | None] = {}
+        self._texts = _Texts()
         self._by_rank: dict[int, Ranked] = {}
 
-    def of(self, row: Ranked) -> str:
+    def ordered(self, rows: list[Ranked]) -> list[Ranked]:
+        """Return `rows`, which are in order of score, in that of maximal marginal relevance if it is asked for."""
+        self._rows = rows
+        weight = self._config.mmr_lambda
+        if weight is None:
+            return rows
+        room = self._config.max_tokens * _CHARS_EACH
+        scores = [  # of what is chosen by its score, but for what no context of this size can hold
+            -math.inf
+            if row.reason
+            or row.kind in NOT_RANKED
+            or row.candidate.layer in _AS_GIVEN
+            or len(row.candidate.packet.content) > room
+            else row.score
+            for row in rows
+        ]
+        if self._again:
+            noted, ranks = self._note.get(MMR) or (None, ())
+            at = {row.candidate.rank: place for place, row in enumerate(rows)}
+            first = [at[rank] for rank in ranks] if noted == weight else []
+        else:
+            first = self._mmr(scores, weight, room)
+            self._note[MMR] = [weight, [rows[place].candidate.rank for place in first]]
+        return self._with_first(first, scores)
+
+    def _with_first(self, first: list[int], scores: Sequence[float]) -> list[Ranked]:
+        """Return the rows with those at the places `first` before others that have a score, which keep their order."""
+        rows, taken = self._rows, set(first)
+        if -math.inf not in scores:
+            return [rows[place] for place in first] + [row for at, row in enumerate(rows) if at not in taken]
+        places = [place for place, score in enumerate(scores) if score > -math.inf]
+        order = list(rows)
+        for place, other in zip(places, [*first, *(place for place in places if place not in taken)], strict=True):
+            order[place] = rows[other]
+        return order
+
+    def twin(self, row: Ranked) -> str:
         """Return why a row adds nothing to what stands in the context, in words; "" when it does."""
-        if self._limit is None:
+        if row.candidate.source == "custom" or row.kind in NOT_RANKED:
             return ""
+        same = self._texts.same(row)
+        if same is not None:
+            return f"same text as {same.candidate.source}:{same.candidate.packet.id}"
         if self._again:
             return self._noted(row)
-        group = self._group(row)
-        if group is None:
+        near = self._near(row)
+        found = near.twin(row.spot) if near is not None else None
+        if found is None:
             return ""
-        others, near = group
-        twin = near.twin(row.spot)
-        if twin is None:
-            return ""
-        other = others[twin.place]
-        self._note.setdefault(DUPLICATES, {})[str(row.candidate.rank)] = [other.candidate.rank, twin.how]
-        return _said(other, twin.how)
+        other = self._rows[found.place]
+        self._note.setdefault(DUPLICATES, {})[str(row.candidate.rank)] = [other.candidate.rank, found.how]
+        return _said(other, found.how)
 
     def keep(self, row: Ranked) -> None:
         """Note that a row stands in the context from now on, whole."""
-        if not self._again and self._limit is not None and (group := self._group(row)) is not None:
-            group[1].keep(row.spot)
+        if row.candidate.source == "custom" or row.kind in NOT_RANKED:
+            return
+        self._texts.keep(row)
+        if not self._again and (near := self._near(row)) is not None:
+            near.keep(row.spot)
 
     def _noted(self, row: Ranked) -> str:
         found = self._note.get(DUPLICATES, {}).get(str(row.candidate.rank))
-        if not found:
+        if not found or self._config.alike_limit is None:
             return ""
         if not self._by_rank:
             self._by_rank = {other.candidate.rank: other for other in self._rows}
         other = self._by_rank[found[0]]
         return _said(other, found[1]) if other.piece is not None else ""
 
-    def _group(self, row: Ranked) -> tuple[list[Ranked], NearDuplicates] | None:
-        """Return what a row is compared with: the plentiful rows of its part, None when it is not one of them."""
-        if not _plentiful(row):
+    def _near(self, row: Ranked) -> NearDuplicates | None:
+        """Return what tells of the plentiful rows in a row's part of the budget; None for a row that is not one."""
+        if self._config.alike_limit is None or not _plentiful(row):
             return None
-        if row.part not in self._groups:
-            self._groups[row.part] = self._open(row.part)
-        return self._groups[row.part]
+        if row.part not in self._parts:
+            self._parts[row.part] = None
+            vectors = self._residuals(self._calibration(False))
+            if vectors is not None:
+                from ctx_vector.likeness import NearDuplicates
 
-    def _open(self, part: str) -> tuple[list[Ranked], NearDuplicates] | None:
-        rows = [row for row in self._rows if row.part == part and _plentiful(row)]
-        if len(rows) < 2 or self._limit is None:
-            return None
-        from ctx_vector.likeness import NearDuplicates
+                self._parts[row.part] = NearDuplicates(vectors, self._config.alike_limit)
+        return self._parts[row.part]
 
-        for spot, row in enumerate(rows):
-            row.spot = spot
-        texts = [row.candidate.packet.content for row in rows]
-        vectors = _residuals(rows, texts, self._calibration(False))
-        return None if vectors is None else (rows, NearDuplicates(vectors, texts, self._limit))
+    def _mmr(self, scores: Sequence[float], weight: float, room: int) -> list[int]:
+        """Return the places of the rows that come first, as many as have `room` characters: more than there is room."""
+        from ctx_vector.likeness import mmr_order
 
+        missing = [
+            row for row, score in zip(self._rows, scores, strict=True) if row.vectors is None and score > -math.inf
+        ]
+        for row, block in zip(missing, self._encode(missing) if missing else (), strict=True):
+            row.vectors = block
+        vectors = self._residuals(self._calibration(True))
+        return [] if vectors is None else mmr_order(scores, vectors, weight, room)
 
-def varied(
-    rows: list[Ranked],
-    config: ContextConfig,
-    calibration: Callable[[bool], Calibration | None],
-    encode: Callable[[Sequence[Ranked]], Sequence[Vectors]],
-    note: MutableMapping[str, Any],
-    *,
-    again: bool,
-) -> list[Ranked]:
-    """Return `rows`, which are in order of score, in the order of maximal marginal relevance if the config asks for it.
+    def _residuals(self, calibration: Calibration | None) -> Residuals | None:
+        """Return the vectors to compare, by place; None when nothing is known of the model."""
+        if self._vectors is None and calibration is not None:
+            from ctx_vector.likeness import Residuals
 
-    `encode` gives the vectors (windows, dim) of rows that have none. What was chosen is noted; `again` says that it was
-    noted by an earlier build of the same candidates.
-    """
-    weight = config.mmr_lambda
-    if weight is None:
-        return rows
-    room = config.max_tokens * _CHARS_EACH
-    places = [place for place, row in enumerate(rows) if _by_score(row, room)]
-    some = [rows[place] for place in places]
-    if not again:
-        first = _mmr(some, weight, room, calibration, encode)
-        note[MMR] = [weight, [row.candidate.rank for row in first]]
-    else:
-        noted, ranks = note.get(MMR) or (None, ())
-        by_rank = {row.candidate.rank: row for row in some}
-        first = [by_rank[rank] for rank in ranks if rank in by_rank] if noted == weight else []
-    taken = {row.candidate.rank for row in first}
-    order, ordered = list(rows), [*first, *(row for row in some if row.candidate.rank not in taken)]
-    for place, row in zip(places, ordered, strict=True):
-        order[place] = row
-    return order
+            for spot, row in enumerate(self._rows):
+                row.spot = spot
+            texts = [row.candidate.packet.content for row in self._rows]
+            self._vectors = Residuals([row.vectors for row in self._rows], texts, calibration)
+        return self._vectors
 
 
 def _said(other: Ranked, how: str) -> str:
@@ -163,54 +193,41 @@ def _said(other: Ranked, how: str) -> str:
     return Twin(other.candidate.rank, how).said(f"{other.candidate.source}:{other.candidate.packet.id}")
 
 
+class _Texts:
+    """The texts that stand in the context, by section. They are folded only once two of a section begin alike."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], list[Ranked]] = {}
+
+    def same(self, row: Ranked) -> Ranked | None:
+        """Return the row that stands already with the text of this one."""
+        others = self._rows.get(_beginning(row))
+        if not others:
+            return None
+        text = _folded(row.candidate.packet.content)
+        return next((other for other in others if _folded(other.candidate.packet.content) == text), None)
+
+    def keep(self, row: Ranked) -> None:
+        """Note that a row stands in the context."""
+        self._rows.setdefault(_beginning(row), []).append(row)
+
+
+def _beginning(row: Ranked) -> tuple[str, str]:
+    text = row.candidate.packet.content
+    words = (text if text.isascii() else _folded(text)).split(None, _BEGINNING)
+    return row.section, " ".join(words[:_BEGINNING]).casefold()
+
+
+def _folded(text: str) -> str:
+    return " ".join((text if text.isascii() else unicodedata.normalize("NFKC", text)).casefold().split())
+
+
 def _plentiful(row: Ranked) -> bool:
+    """Say whether a row is one of those that are had in plenty; it is not the caller's own."""
     candidate = row.candidate
     return (
         row.vectors is not None
         and len(row.vectors) == 1  # a text of many windows says more than one vector can tell
-        and candidate.source != "custom"
         and candidate.layer not in _AS_GIVEN
         and row.kind not in _PLENTIFUL_NOT
     )
-
-
-def _by_score(row: Ranked, room: int) -> bool:
-    """Say whether a row is chosen by its score; not one that no context of `room` characters can hold."""
-    return (
-        not row.reason
-        and row.kind not in NOT_RANKED
-        and row.candidate.layer not in _AS_GIVEN
-        and len(row.candidate.packet.content) <= room
-    )
-
-
-def _mmr(
-    some: Sequence[Ranked],
-    weight: float,
-    room: int,
-    calibration: Callable[[bool], Calibration | None],
-    encode: Callable[[Sequence[Ranked]], Sequence[Vectors]],
-) -> list[Ranked]:
-    """Return the rows that come first, as many as have `room` characters: more than the context can hold."""
-    if len(some) < 2:
-        return []
-    from ctx_vector.likeness import mmr_order
-
-    missing = [row for row in some if row.vectors is None]
-    for row, block in zip(missing, encode(missing) if missing else (), strict=True):
-        row.vectors = block
-    texts = [row.candidate.packet.content for row in some]
-    vectors = _residuals(some, texts, calibration(True))
-    if vectors is None:
-        return []
-    return [some[at] for at in mmr_order([row.score for row in some], vectors, weight, list(map(len, texts)), room)]
-
-
-def _residuals(rows: Sequence[Ranked], texts: Sequence[str], calibration: Calibration | None) -> Residuals | None:
-    """Return the vectors to compare; None when some are of another model, or nothing is known of the model."""
-    from ctx_vector.likeness import Residuals
-
-    blocks = [row.vectors for row in rows if row.vectors is not None]
-    if calibration is None or {block.shape[1] for block in blocks} != {calibration.dim}:
-        return None
-    return Residuals(blocks, texts, calibration)

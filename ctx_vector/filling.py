@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ctx_vector.allocation import Allocation, Layers
 from ctx_vector.config import ContextConfig
-from ctx_vector.diversity import Repeats
+from ctx_vector.diversity import Variety
 from ctx_vector.errors import BudgetError
 from ctx_vector.layers import LayerFiller
 from ctx_vector.layout import Layout
@@ -73,9 +73,9 @@ def fill(
     config: ContextConfig,
     shortener: Shortener,
     layers: Layers | None = None,
-    repeats: Repeats | None = None,
+    variety: Variety | None = None,
 ) -> Filled:
-    """Fill a layout from `ranked`, all candidates of a build, best first; each row gets its fate. `repeats` tells of
+    """Fill a layout from `ranked`, all candidates of a build, best first; each row gets its fate. `variety` tells of
     those that add nothing to what is in.
 
     Raises BudgetError when what is never cut is over the limit.
@@ -87,23 +87,22 @@ def fill(
                 row.drop("quota", f"include.{row.part} is False")
     if layers is not None:
         layers.bound(ranked)
-    rows = [row for row in ranked if not row.reason]
-    layout = template.layout(_extras(rows))
-    filler = Filler(layout, template, config, shortener, repeats)
-    system = sorted((row for row in rows if row.part == "system"), key=lambda row: row.place)
+    kinds = _sorted_out(ranked)
+    layout = template.layout(_extras(kinds.rest))
+    filler = Filler(layout, template, config, shortener, variety)
+    system = sorted(kinds.system, key=lambda row: row.place)
     for row in system:
         filler.put_fixed(row)
     warnings = _check_fixed(layout, config, system)
     layout.fix()
-    said = sorted((row for row in rows if row.candidate.message is not None), key=lambda row: row.candidate.rank)
-    for row in sorted((row for row in rows if row.part == "images"), key=lambda row: row.candidate.rank):
-        if not filler.put(row, filler.piece(row)):
+    said, rest = sorted(kinds.said, key=lambda row: row.candidate.rank), kinds.rest
+    for row in sorted(kinds.images, key=lambda row: row.candidate.rank):
+        if not row.reason and not filler.put(row, filler.piece(row)):
             row.drop("budget", "did not fit beside what is never cut")
-    rest = [row for row in rows if row.part not in ("system", "images") and row.candidate.message is None]
     warnings += [
         f"{row.candidate.packet.id} of the query is left out: {row.detail}; raise max_tokens or budgets['images']"
-        for row in ranked
-        if row.part == "images" and row.reason and "images" not in left_out
+        for row in kinds.images
+        if row.reason and "images" not in left_out
     ]
     placer = Placer(history, said, filler)
     allocation = None
@@ -119,7 +118,7 @@ def fill(
         warnings += PartFiller(filler, placer, rest).fill()
     else:
         warnings += _fill_whole(filler, placer, rest)
-    if tools := [row.candidate.tool for row in rest if row.candidate.tool is not None]:
+    if tools := [row.candidate.tool for row in rest if row.part == "tools"]:
         from ctx_vector.tool_schemas import tool_warnings  # only builds with tools pay for it
 
         warnings += tool_warnings(tools, layout.counter.count, api=config.tools_in == "api")
@@ -128,9 +127,35 @@ def fill(
     return Filled(layout, filler, placer, warnings, allocation)
 
 
+class _Kinds(NamedTuple):
+    """The rows that are open, by how they are filled in; of images also those that are dropped."""
+
+    system: list[Ranked]
+    said: list[Ranked]
+    images: list[Ranked]
+    rest: list[Ranked]
+
+
+def _sorted_out(ranked: Sequence[Ranked]) -> _Kinds:
+    kinds = _Kinds([], [], [], [])
+    for row in ranked:  # thousands: one pass
+        part = row.part
+        if part == "images":
+            kinds.images.append(row)
+        elif row.reason:
+            continue
+        elif part == "system":
+            kinds.system.append(row)
+        elif row.candidate.message is not None:
+            kinds.said.append(row)
+        else:
+            kinds.rest.append(row)
+    return kinds
+
+
 def _fill_whole(filler: Filler, placer: Placer, rows: Sequence[Ranked]) -> list[str]:
-    tools = [row for row in rows if row.candidate.tool is not None]
-    rest = [row for row in rows if row.candidate.tool is None] if tools else rows
+    tools = [row for row in rows if row.part == "tools"]
+    rest = [row for row in rows if row.part != "tools"] if tools else rows
     warnings = placer.fill(rest)
     if tools:
         put_tools(filler, tools, int(filler.config.max_tokens * TOOLS_SHARE))
@@ -140,7 +165,7 @@ def _fill_whole(filler: Filler, placer: Placer, rows: Sequence[Ranked]) -> list[
 
 def _extras(rows: Sequence[Ranked]) -> list[str]:
     """Return the names of the sections that callers named, in the order of gathering."""
-    named = [row for row in rows if row.candidate.packet.meta.get("section") is not None]
+    named = [row for row in rows if row.part == "extra"]
     return list(dict.fromkeys(row.section for row in sorted(named, key=lambda row: row.candidate.rank)))
 
 

@@ -187,7 +187,7 @@ class LayerFiller:
                 left.append(row)
         seen: set[str] = set()
         for row in left:
-            if row.candidate.source not in seen:
+            if row.candidate.source not in seen and not self.filler.drop_twin(row):
                 seen.add(row.candidate.source)
                 self._shorten(row)
 

@@ -19,6 +19,7 @@ that would be kept otherwise. Equal input gives equal output.
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 CONTAINED: Final = 0.5
 ALIKE: Final = 0.8
-_WINDOW: Final = 128
+_WINDOW: Final = 64
 _SENTENCES: Final = {
     "same": "says the same as {}",
     "contained": "stands in {}",
@@ -67,101 +68,132 @@ class Residuals:
     """What is left of many vectors without the mean passage of their languages: unit rows, made when asked for.
 
     `blocks` are (windows, dim) float32 with unit rows, one for each text; a text of many windows counts as their mean.
+    One without a block, or with vectors of another model, is a row of zeros.
     """
 
-    def __init__(self, blocks: Sequence[Vectors], texts: Sequence[str], calibration: Calibration) -> None:
+    def __init__(self, blocks: Sequence[Vectors | None], texts: Sequence[str], calibration: Calibration) -> None:
+        self.texts = texts
+        self.dim = calibration.dim
         self._blocks = blocks
-        self._texts = texts
         self._calibration = calibration
         self._rows = np.empty((len(blocks), calibration.dim), np.float32)
-        self._made = 0
+        self._made: set[int] = set()  # numbers of windows
 
     def __len__(self) -> int:
         return len(self._blocks)
 
-    def upto(self, stop: int) -> Vectors:
-        """Return the first `stop` rows (stop, dim), or as many as there are."""
-        stop = min(stop, len(self))
-        if stop > self._made:
-            first = self._made
-            self._made = min(len(self), max(stop, first + _WINDOW))
-            self._rows[first : self._made] = self._make(first, self._made)
-        return self._rows[:stop]
+    def window(self, number: int) -> Vectors:
+        """Return the rows of the window with this number, (64, dim) or fewer at the end."""
+        first, stop = number * _WINDOW, min(len(self), (number + 1) * _WINDOW)
+        if number not in self._made:
+            self._made.add(number)
+            self._make(first, stop)
+        return self._rows[first:stop]
 
-    def _make(self, first: int, stop: int) -> Vectors:
-        blocks = self._blocks[first:stop]
-        if all(len(block) == 1 for block in blocks):
-            rows = np.concatenate(blocks)
+    def row(self, place: int) -> Vectors:
+        """Return one row (dim,)."""
+        if place // _WINDOW not in self._made:
+            self.window(place // _WINDOW)
+        row: Vectors = self._rows[place]
+        return row
+
+    def _make(self, first: int, stop: int) -> None:
+        rows, texts, blocks = self._rows[first:stop], self.texts[first:stop], self._blocks[first:stop]
+        absent: list[int] = []
+        if {None if block is None else block.shape for block in blocks} == {(1, self.dim)}:
+            np.concatenate(blocks, out=rows)  # type: ignore[arg-type]  # none of them is None
         else:
-            rows = _unit(np.array([block.mean(0) for block in blocks], np.float32))
-        languages = [language_of(text) for text in self._texts[first:stop]]
-        for language in dict.fromkeys(languages):
+            for place, block in enumerate(blocks):
+                if block is None or block.shape[1] != self.dim:
+                    absent.append(place)
+                else:
+                    rows[place] = block[0] if len(block) == 1 else _unit(block.mean(0, keepdims=True))[0]
+        languages = [language_of(text) for text in texts]
+        for language in set(languages):
             mean = self._calibration.mean_passage(language)
-            mine = [place for place, other in enumerate(languages) if other == language]
-            rows[mine] -= mean
-        return _unit(rows)
+            if languages.count(language) == len(languages):
+                rows -= mean
+            else:
+                rows[[place for place, other in enumerate(languages) if other == language]] -= mean
+        if absent:
+            rows[absent] = 0
+        _unit(rows)
 
 
 def _unit(rows: Vectors) -> Vectors:
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
-    rows /= np.maximum(norms, np.float32(1e-12))[:, None]
+    """Make rows unit rows, in place; what is zero stays so."""
+    squares = np.einsum("ij,ij->i", rows, rows)
+    rows *= (np.float32(1) / np.sqrt(np.maximum(squares, np.float32(1e-24))))[:, None]
     return rows
 
 
 class NearDuplicates:
     """Tells of candidates, one after the other, whether they add nothing to those kept so far; best in order of rank.
 
-    `vectors` and `texts` are those of all candidates. Of those much alike `limit` are kept, or a few more. What one
-    that is looked at costs depends on how many are kept, and not on how many there are.
+    `vectors` are those of all candidates. Of those much alike `limit` are kept, or a few more. What one that is looked
+    at costs depends on how many are kept, and not on how many there are.
     """
 
-    def __init__(self, vectors: Residuals, texts: Sequence[str], limit: int) -> None:
+    def __init__(self, vectors: Residuals, limit: int) -> None:
         self._vectors = vectors
-        self._texts = texts
         self._limit = limit
         self._kept: list[int] = []
-        self._seen: list[int] = []  # those kept, and some that were not, by which more of their kind are told
-        self._others = self._opened = 0
-        self._windows: dict[int, _Window] = {}
+        self._seen = _Stack(vectors.dim)  # those kept, and some others by which more of their kind are told
+        self._which: list[int] = []  # of those seen are kept
         self._folded: dict[int, str] = {}
-        self._kinds = _Kinds(texts)
+        self._kinds = _Kinds(vectors.texts)
 
     def keep(self, place: int) -> None:
         """Note that the candidate at a place is kept."""
-        self._opened = max(self._opened, place + 1)
         self._kept.append(place)
-        self._seen.append(place)
+        self._which.append(self._seen.count)
+        self._seen.put(self._vectors.row(place))
 
     def twin(self, place: int) -> Twin | None:
         """Return the one kept that the candidate at a place adds nothing to, and how; None when it does add to all."""
         if not self._kept:
             return None
-        number, at = divmod(place, _WINDOW)
-        self._opened = max(self._opened, (number + 1) * _WINDOW)
-        rows = self._vectors.upto(self._opened)
-        window = self._windows.get(number)
-        if window is None:
-            window = self._windows[number] = _Window(rows[number * _WINDOW : (number + 1) * _WINDOW])
-        window.compare(rows, self._seen)
-        if window.alike[at] >= self._limit:
-            if self._others < _MOST_OTHERS:
-                self._others += 1
-                self._seen.append(place)
-            return Twin(self._kept[int((rows[self._kept] @ rows[place]).argmax())], "alike")
-        if window.nearest[at] < CONTAINED:
+        row = self._vectors.row(place)
+        seen = self._seen.rows @ row
+        if seen.max() < CONTAINED:
             return None
-        cosines = rows[self._kept] @ rows[place]
-        twin = _twin(self._texts, self._kept, place, cosines, self._folded)
+        cosines = seen[self._which]
+        nearest = self._kept[int(cosines.argmax())]
+        if (seen >= ALIKE).sum() >= self._limit:
+            if self._seen.count < len(self._kept) + _MOST_OTHERS:
+                self._seen.put(row)
+            return Twin(nearest, "alike")
+        twin = _twin(self._vectors.texts, self._kept, place, cosines, self._folded)
         if twin is None and (cosines >= CONTAINED).sum() >= self._limit and self._kinds.known(place, self._kept):
-            return Twin(self._kept[int(cosines.argmax())], "alike")
+            return Twin(nearest, "alike")
         return twin
 
 
-def near_duplicates(vectors: Residuals, texts: Sequence[str], limit: int) -> dict[int, Twin]:
-    """Return, by place, the candidates that add nothing to better ones; `vectors` and `texts` are theirs, best first,
-    and whatever adds something is kept.
+class _Stack:
+    """Rows, one put after the other, in one matrix."""
+
+    def __init__(self, dim: int) -> None:
+        self._all = np.empty((_WINDOW, dim), np.float32)
+        self.count = 0
+
+    @property
+    def rows(self) -> Vectors:
+        """All rows (count, dim)."""
+        return self._all[: self.count]
+
+    def put(self, row: Vectors) -> None:
+        """Put a row (dim,) after the others."""
+        if self.count == len(self._all):
+            self._all = np.concatenate([self._all, np.empty_like(self._all)])
+        self._all[self.count] = row
+        self.count += 1
+
+
+def near_duplicates(vectors: Residuals, limit: int) -> dict[int, Twin]:
+    """Return, by place, the candidates that add nothing to better ones; `vectors` are theirs, best first, and whatever
+    adds something is kept.
     """
-    near, found = NearDuplicates(vectors, texts, limit), {}
+    near, found = NearDuplicates(vectors, limit), {}
     for place in range(len(vectors)):
         twin = near.twin(place)
         if twin is None:
@@ -169,25 +201,6 @@ def near_duplicates(vectors: Residuals, texts: Sequence[str], limit: int) -> dic
         else:
             found[place] = twin
     return found
-
-
-class _Window:
-    """Some rows, and what is known of each: to how many of those seen it is alike, and how near the nearest is."""
-
-    def __init__(self, rows: Vectors) -> None:
-        self._rows = rows
-        self._read = 0  # of those seen
-        self.alike = np.zeros(len(rows), np.int64)
-        self.nearest = np.full(len(rows), -1.0, np.float32)
-
-    def compare(self, rows: Vectors, seen: Sequence[int]) -> None:
-        """Compare the rows with those seen since the last time, by their places among all rows."""
-        # one vector at a time: products of whole matrices wait for the threads of BLAS, on a busy machine for long
-        for one in seen[self._read :]:
-            cosines = self._rows @ rows[one]
-            self.alike += cosines >= ALIKE
-            np.maximum(self.nearest, cosines, out=self.nearest)
-        self._read = len(seen)
 
 
 def _twin(
@@ -236,32 +249,63 @@ def fold(text: str) -> str:
     return " ".join(_STOPS.sub("", text.casefold()).split())
 
 
-def mmr_order(
-    scores: Sequence[float], vectors: Residuals, weight: float, lengths: Sequence[int], room: int
-) -> list[int]:
+def mmr_order(scores: Sequence[float], vectors: Residuals, weight: float, room: float = math.inf) -> list[int]:
     """Return places in the order of maximal marginal relevance (Carbonell and Goldstein 1998): next is the one with the
     largest ``weight * score - (1 - weight) * (largest cosine to those chosen before)``, no cosine under 0 counting.
 
-    `scores` (n,) descend; of equal ones the first. So many are returned that their `lengths` (n,) add up to `room`.
+    `scores` (n,) descend; of equal ones the first. So many are returned that their texts have `room` characters. A
+    score of minus infinity leaves out.
     """
-    values = weight * np.asarray(scores, np.float64)
-    penalty = np.zeros(len(scores))
+    windows = [_Marginal(vectors, number, scores, weight) for number in range(-(-len(scores) // _WINDOW))]
+    best = np.array([window.best for window in windows])  # of those never looked at: they have at best their own value
     chosen: list[int] = []
-    opened = 0  # the rows whose cosines are known; one that is not can at best have its own value
-    rows = vectors.upto(0)
-    while len(chosen) < len(scores) and room > 0:
-        marginal = values[:opened] - (1 - weight) * penalty[:opened]
-        best = int(marginal.argmax()) if opened else 0
-        while opened < len(scores) and (not opened or marginal[best] < values[opened]):
-            stop = min(len(scores), opened + _WINDOW)
-            rows = vectors.upto(stop)
-            for other in chosen:
-                np.maximum(penalty[opened:stop], rows[opened:stop] @ rows[other], out=penalty[opened:stop])
-            opened = stop
-            marginal = values[:opened] - (1 - weight) * penalty[:opened]
-            best = int(marginal.argmax())
-        chosen.append(best)
-        room -= lengths[best]
-        np.maximum(penalty[:opened], rows[:opened] @ rows[best], out=penalty[:opened])
-        values[best] = -np.inf
+    rows = _Stack(vectors.dim)
+    while room > 0:
+        number = int(best.argmax()) if windows else 0
+        if not windows or best[number] == -np.inf:
+            break
+        window = windows[number]
+        if window.known < rows.count:
+            window.compare(rows.rows)
+        else:
+            place = window.take()
+            chosen.append(place)
+            room -= len(vectors.texts[place])
+            rows.put(vectors.row(place))
+        best[number] = window.best
     return chosen
+
+
+class _Marginal:
+    """The marginal relevance of the candidates in a window, as far as it is known: what is chosen lowers it only, so
+    that it is brought up to date only where it might be the largest.
+    """
+
+    def __init__(self, vectors: Residuals, number: int, scores: Sequence[float], weight: float) -> None:
+        self._vectors = vectors
+        self._number = number
+        self._weight = weight
+        self._values = np.array(scores[number * _WINDOW : (number + 1) * _WINDOW], np.float64)
+        self._values[self._values > -np.inf] *= weight
+        self._likest = np.zeros(len(self._values), np.float32)
+        self._marginal = self._values
+        self.known = 0  # so many of those chosen are in it
+        self.best = float(self._values.max())
+
+    def compare(self, chosen: Vectors) -> None:
+        """Bring up to date; `chosen` (n, dim) are the vectors of all chosen so far, in their order."""
+        rows = self._vectors.window(self._number)
+        # one vector at a time: products of whole matrices wait for the threads of BLAS, on a busy machine for long
+        for one in chosen[self.known :]:
+            np.maximum(self._likest, rows @ one, out=self._likest)
+        self.known = len(chosen)
+        self._marginal = self._values - (1 - self._weight) * self._likest
+        self.best = float(self._marginal.max())
+
+    def take(self) -> int:
+        """Choose the best one, and return its place."""
+        at = int(self._marginal.argmax())
+        self._values[at] = -np.inf
+        self._marginal[at] = -np.inf
+        self.best = float(self._marginal.max())
+        return self._number * _WINDOW + at

@@ -25,6 +25,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from ctx_vector.config import ContextConfig
+from ctx_vector.ordering import best_first
 from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, TYPE_TOOL, Candidate
 
 if TYPE_CHECKING:
@@ -83,6 +84,8 @@ def replacements(
     """
     if config.supersede_line is None or config.recency_weight == 0:
         return []
+    if len({row.candidate.packet.timestamp for row in rows} - {None}) < 2:  # of many without a time, soon told
+        return []
     found = _statements(rows, config)
     if len({row.candidate.packet.timestamp for row in found}) < 2:
         return []
@@ -118,7 +121,7 @@ def _statements(rows: Sequence[S], config: ContextConfig) -> list[S]:
     ]
     if len({row.candidate.packet.timestamp for row in ranked} - {None}) < 2:
         return []  # none is newer than another, and how wide they are need not be known
-    ranked.sort(key=lambda row: (-row.relevance, row.candidate.packet.id, row.candidate.rank))
+    best_first(ranked, lambda row: row.relevance, lambda row: (row.candidate.packet.id, row.candidate.rank))
     found: list[S] = []
     used = 0
     for row in ranked:

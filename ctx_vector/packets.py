@@ -165,7 +165,7 @@ class ContextPacket:
     @property
     def type(self) -> str:
         """`metadata["type"]`, else `general`."""
-        kind = self.meta.get("type")
+        kind = (self.metadata or {}).get("type")
         if type(kind) is str and kind.isascii() and kind:  # asked for many times in a build
             return kind
         return clean_text(str(kind or "general"))

@@ -73,8 +73,8 @@ class PartFiller:
                 elif not row.reason:
                     row.drop(reason, detail)
                     left.append(row)
-            if left and not kept:
-                self.filler.shorten(left[0], LEAST_ROOM - 1)
+            if not kept:
+                self.filler.shorten_first(left, LEAST_ROOM - 1)
 
     def _shrink(self, part: str) -> None:
         """Take from a part what the whole is too large by, down to the best item in 50 tokens."""

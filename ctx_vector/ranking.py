@@ -1,28 +1,29 @@
 """Ranking, the first half of selecting: score every candidate, drop what no budget could save, sort the rest.
 
 score = relevance_weight * relevance + recency_weight * recency; a newer statement takes both over from an older one
-that says the same (newer.py). Order: score descending, newer first, id, order of gathering. Dropped here: what came
-with a reason, `empty`, `expired`, `below_floor`, and `duplicate` for the same text twice in a section (but never what
-the caller gave as custom packets). System instructions, state, history, tool definitions and the layers that are there
-whatever is asked (system, static, tool) are not subject to the floor.
+that says the same (newer.py). Order: score descending, newer first, id, order of gathering; or another one, for
+variety (diversity.py). Dropped here: what came with a reason, `empty`, `expired`, `below_floor`. System instructions,
+state, history, tool definitions and the layers that are there whatever is asked (system, static, tool) are not subject
+to the floor.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import unicodedata
 from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.config import ContextConfig
-from ctx_vector.diversity import NOT_RANKED, varied
+from ctx_vector.diversity import NOT_RANKED, Variety
 from ctx_vector.errors import InputError
 from ctx_vector.gather import TOOL_ROLES
 from ctx_vector.layout import ROLE, Piece, part_of
 from ctx_vector.newer import replacements
+from ctx_vector.ordering import best_first
 from ctx_vector.packets import (
     TYPE_HISTORY,
     TYPE_RESULT,
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ctx_vector.calibration import Calibration
     from ctx_vector.rerank import SecondPass
     from ctx_vector.stages import Encoder
 
@@ -50,7 +50,6 @@ _SAMPLES: Final = 16
 _SAMPLE_CHARS: Final = 250
 _AS_GIVEN: Final = ("system", "static", "tool", "agents")  # layers that keep the order of their sources
 _NO_FLOOR: Final = ("system", "static", "tool")
-_BEGINNING: Final = 4  # words
 _DISTANT_PAST: Final = datetime(1, 1, 1, tzinfo=UTC)
 
 
@@ -61,25 +60,30 @@ class Ranked:
     candidate: Candidate
     section: str
     group: str
-    say: Callable[[Candidate], str] | None = None  # gives the body when it is first asked for
-    said: str | None = None
-    vectors: NDArray[np.float32] | None = None  # (windows, dim), where they are at hand
-    kind: str = ""  # the packet's type
     part: str = ""  # of the budget, that it belongs to
+    kind: str = ""  # the packet's type
+    say: Callable[[Candidate], str] | None = None  # gives the body when it is first asked for
+    vectors: NDArray[np.float32] | None = None  # (windows, dim), where they are at hand
+    plain: bool = False  # whether it says what its packet says
+    said: str | None = None
     relevance: float = 0.0
     recency: float = 0.0
     score: float = 0.0
     windows: int = 0  # that its text was scored by, 0 when its relevance was known
     passes: tuple[float, float] | None = None  # relevances by the first and the second pass
-    known: tuple[Any, ...] = (0.0, 0)  # what a repeat has to be told: relevance, windows; then what was taken over
+    taken: tuple[Any, ...] = ()  # relevance and windows of its own, and what it took over
     detail: str = ""
     piece: Piece | None = None
     action: str = "dropped"
     reason: str = ""
     turn: int = -1
-    spot: int = -1  # among those it is compared with (diversity.py)
+    spot: int = -1  # in the order of scores (diversity.py)
     definition: Any = None  # of a tool, as it stands in the context
-    order: tuple[float, float, str, int] = (0.0, 0.0, "", 0)
+
+    @property
+    def known(self) -> tuple[Any, ...]:
+        """What a repeat has to be told: relevance, windows; then the rank of the one taken over from, and what."""
+        return self.taken or (self.relevance, self.windows)
 
     @property
     def body(self) -> str:
@@ -87,24 +91,6 @@ class Ranked:
         if self.said is None:
             self.said = self.say(self.candidate) if self.say is not None else ""
         return self.said
-
-    @property
-    def plain(self) -> str:
-        """A text with no more words than the body: the packet's own, where that saves making the body."""
-        item = self.candidate
-        if self.said is None and item.message is None and item.tool is None and self.kind != TYPE_RESULT:
-            text = item.packet.content.strip()
-            if "\x1f" not in text:  # which parts words, and becomes a character of a word
-                return text
-        return self.body
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to show of it."""
-        item = self.candidate
-        if item.message is None and item.tool is None and self.kind != TYPE_RESULT:
-            return not item.packet.content.strip()
-        return not self.body
 
     def set_relevance(self, relevance: float, windows: int, passes: tuple[float, float] | None = None) -> None:
         """Set the relevance, by how many windows of the text it was found, and by which two passes."""
@@ -120,14 +106,15 @@ class Ranked:
         name = f"{older.candidate.source}:{older.candidate.packet.id}"
         note = f"newer than {name}, which is like it; by itself its relevance is {self.relevance:.3f}"
         self.detail = "; ".join(part for part in (self.detail, note) if part)
-        self.known = (self.relevance, self.windows, older.candidate.rank, relevance, recency)
+        self.taken = (self.relevance, self.windows, older.candidate.rank, relevance, recency)
         self.relevance, self.recency = relevance, recency
 
-    def set_order(self) -> None:
-        """Set the key that sorts best first: score, newer, id, order of gathering."""
+    @property
+    def order(self) -> tuple[float, float, str, int]:
+        """The key that sorts best first: score, newer, id, order of gathering."""
         stamp = self.candidate.packet.timestamp
         age = -(stamp - _DISTANT_PAST).total_seconds() if stamp else float("-inf")
-        self.order = (-self.score, age, self.candidate.packet.id, self.candidate.rank)
+        return (-self.score, age, self.candidate.packet.id, self.candidate.rank)
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -221,82 +208,60 @@ def rank(
     encoder: Callable[[], Encoder],
     known: Sequence[tuple[Any, ...]] | None = None,
     note: MutableMapping[str, Any] | None = None,
-    calibration: Callable[[bool], Calibration | None] = lambda measure: None,
     second: SecondPass | None = None,
+    variety: Variety | None = None,
 ) -> list[Ranked]:
     """Return a row for every candidate; the ones with a reason are dropped already, the rest is in order of choice.
 
     Scorer and encoder are asked for only when a candidate needs them. `known` is `Ranked.known` of each candidate
-    when all have been scored before; then the order that `note` says is taken (diversity.py), else it is put there.
-    `second` looks again at the best of what no source has ranked by two passes already.
+    when all have been scored before, and `note` has what the second pass found. `second` looks again at the best of
+    what no source has ranked by two passes already. `variety` may put the rows in another order than that of scores.
     """
-    rows = [_opened(candidate, template) for candidate in candidates]
-    for row in rows:
-        if row.candidate.reason:
-            row.drop(row.candidate.reason, row.candidate.detail)
-        elif row.is_empty:
-            row.drop("empty", "nothing to show")
-        elif (expires := row.candidate.packet.meta.get("expires_at")) is not None and _expired(expires, now):
-            row.drop("expired", f"expired at {expires}")
+    rows = _opened(candidates, template, now)
     _score(rows, template.query, config, now, scorer, encoder, known, {} if note is None else note, second)
     if known is None:
         for new, old in replacements(rows, config, now, scorer, encoder):
             new.take_over(old, max(new.relevance, old.relevance), max(new.recency, old.recency))
+    for_relevance, for_recency, floor = config.relevance_weight, config.recency_weight, config.min_relevance
     for row in rows:
-        row.score = config.relevance_weight * row.relevance + config.recency_weight * row.recency
-        row.set_order()
-    rows.sort(key=lambda row: row.order)
-    _sift(rows, config)
-    if note is None:
-        return rows
-
-    def vectors_of(some: Sequence[Ranked]) -> list[NDArray[np.float32]]:
-        return encoded([row.candidate for row in some], encoder())[1]
-
-    return varied(rows, config, calibration, vectors_of, note, again=known is not None)
+        row.score = for_relevance * row.relevance + for_recency * row.recency
+        if row.relevance < floor:
+            _drop_below(row, floor)
+    best_first(rows, attrgetter("score"), attrgetter("order"))
+    return rows if variety is None else variety.ordered(rows)
 
 
-def _opened(candidate: Candidate, template: Template) -> Ranked:
-    section, group = slot_of(candidate)
-    kind, part = candidate.packet.type, part_of(section, group)
-    return Ranked(candidate, section, group, template.body, None, candidate.vectors, kind, part)
+def _opened(candidates: Sequence[Candidate], template: Template, now: datetime) -> list[Ranked]:
+    """Return a row for each candidate; one that has a reason, nothing to show, or is out of date, is dropped."""
+    rows = []
+    slots: dict[tuple[str, str], tuple[str, str, str]] = {}  # of most by type and layer
+    body = template.body
+    for candidate in candidates:
+        packet = candidate.packet
+        kind, meta = packet.type, packet.metadata or {}
+        key = kind, candidate.layer
+        slot = slots.get(key)
+        if slot is None or candidate.tool is not None or candidate.image is not None or "section" in meta:
+            section, group = slot_of(candidate)
+            slot = section, group, part_of(section, group)
+            if candidate.tool is None and candidate.image is None and "section" not in meta:
+                slots[key] = slot
+        plain, text = candidate.message is None and candidate.tool is None and kind != TYPE_RESULT, packet.content
+        row = Ranked(candidate, slot[0], slot[1], slot[2], kind, body, candidate.vectors, plain)
+        if candidate.reason:
+            row.drop(candidate.reason, candidate.detail)
+        elif (not text or text.isspace()) if plain else not row.body:
+            row.drop("empty", "nothing to show")
+        elif (expires := meta.get("expires_at")) is not None and _expired(expires, now):
+            row.drop("expired", f"expired at {expires}")
+        rows.append(row)
+    return rows
 
 
-def _sift(rows: Sequence[Ranked], config: ContextConfig) -> None:
-    """Drop what is under the floor, and the same text twice in a section."""
-    seen = _Seen()
-    for row in rows:
-        if row.reason:
-            continue
-        if row.kind in NOT_RANKED:
-            continue
-        if row.relevance < config.min_relevance and row.candidate.layer not in _NO_FLOOR:
-            row.drop("below_floor", f"relevance {row.relevance:.3f} < min_relevance {config.min_relevance:g}")
-        elif row.candidate.source != "custom":
-            same = seen.same(row)
-            if same is not None:
-                row.drop("duplicate", f"same text as {same.candidate.source}:{same.candidate.packet.id}")
-
-
-class _Seen:
-    """The texts that stand already, by section. Texts are folded only once two of a section begin alike."""
-
-    def __init__(self) -> None:
-        self._first: dict[tuple[str, str], Ranked] = {}
-        self._folded: dict[tuple[str, str], dict[str, Ranked]] = {}
-
-    def same(self, row: Ranked) -> Ranked | None:
-        """Return the row that stands already with the text of this one; else this one stands from now on."""
-        text = row.candidate.packet.content
-        start = (text if text.isascii() else _content_key(text)).split(None, _BEGINNING)[:_BEGINNING]
-        key = row.section, " ".join(start).casefold()
-        first = self._first.setdefault(key, row)
-        if first is row:
-            return None
-        if key not in self._folded:
-            self._folded[key] = {_content_key(first.candidate.packet.content): first}
-        found = self._folded[key].setdefault(_content_key(text), row)
-        return None if found is row else found
+def _drop_below(row: Ranked, floor: float) -> None:
+    """Drop a row that is under the floor, if it is subject to it."""
+    if not row.reason and row.kind not in NOT_RANKED and row.candidate.layer not in _NO_FLOOR:
+        row.drop("below_floor", f"relevance {row.relevance:.3f} < min_relevance {floor:g}")
 
 
 def _expired(value: object, now: datetime) -> bool:
@@ -305,10 +270,6 @@ def _expired(value: object, now: datetime) -> bool:
     except InputError:
         return False
     return stamp is not None and stamp <= now
-
-
-def _content_key(text: str) -> str:
-    return " ".join((text if text.isascii() else unicodedata.normalize("NFKC", text)).casefold().split())
 
 
 def _score(
@@ -324,8 +285,12 @@ def _score(
 ) -> None:
     unscored = []
     looked_at = note.get(SECOND_PASS, {}) if known is not None else {}
+    asked = bool(query.strip())
+    strategy = config.strategy if isinstance(config.strategy, str) else ""
+    decays, floors = config.recency_decay_by_type, config.recency_floor_by_type
     for place, row in enumerate(rows):
-        packet, kind = row.candidate.packet, row.kind
+        candidate, kind = row.candidate, row.kind
+        packet = candidate.packet
         if known is not None:
             passes = looked_at.get(str(row.candidate.rank), row.candidate.passes)
             relevance, parts, *_ = known[place]
@@ -336,20 +301,22 @@ def _score(
             row.relevance = packet.relevance
         elif kind == TYPE_HISTORY and config.history_relevance is not None:
             row.relevance = config.history_relevance
-        elif isinstance(config.strategy, str) and config.strategy in row.candidate.known:
-            row.set_relevance(row.candidate.known[config.strategy], 0, row.candidate.passes)
-        elif query.strip() and not row.reason:  # what is dropped already is not worth an encoding
+        elif strategy in candidate.known:
+            row.relevance = candidate.known[strategy]
+            if candidate.passes is not None:
+                row.set_relevance(row.relevance, 0, candidate.passes)
+        elif asked and not row.reason:  # what is dropped already is not worth an encoding
             unscored.append(row)
-        kind = str(packet.meta.get("memory_type") or kind)
-        decay = config.recency_decay_by_type.get(kind, config.recency_decay)
-        floor = config.recency_floor_by_type.get(kind, config.recency_floor)
-        row.recency = recency(packet.timestamp, now, decay, floor)
+        if packet.timestamp is not None:
+            kind = str(packet.meta.get("memory_type") or kind)
+            decay = decays.get(kind, config.recency_decay)
+            row.recency = recency(packet.timestamp, now, decay, floors.get(kind, config.recency_floor))
+        else:
+            row.recency = 1.0
     if unscored:
         _score_texts(unscored, query, scorer(), encoder)
         if second is not None:
             _look_again(unscored, query, second, encoder, note)
-    for row in rows:
-        row.known = (row.relevance, row.windows)
     for row, (_, _, *taken) in zip(rows, known or (), strict=bool(known)):
         if taken:
             row.take_over(rows[taken[0]], taken[1], taken[2])

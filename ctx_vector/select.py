@@ -15,7 +15,7 @@ from typing import Final
 
 from ctx_vector.compress import LEAST_ROOM, LEAST_ROOM_EVIDENCE, Shortener
 from ctx_vector.config import ContextConfig
-from ctx_vector.diversity import Repeats
+from ctx_vector.diversity import Variety
 from ctx_vector.layout import EVIDENCE, Layout, Piece, part_of
 from ctx_vector.ranking import Ranked
 from ctx_vector.structure import Template
@@ -35,13 +35,13 @@ class Filler:
         template: Template,
         config: ContextConfig,
         shortener: Shortener,
-        repeats: Repeats | None = None,
+        variety: Variety | None = None,
     ) -> None:
         self.layout = layout
         self.template = template
         self.config = config
         self.shortener = shortener
-        self.repeats = repeats
+        self.variety = variety
         self.chosen: list[Ranked] = []
         self.total_limit = config.max_tokens
         self.shared_limit = config.shared_limit
@@ -129,30 +129,44 @@ class Filler:
         `duplicate`. `room` is what is left, where that is known.
         """
         room = self.room() if room is None else room
-        if room < 1 or (self.layout.counter.additive and _too_long(row.plain, room)):
-            return False
-        if self.repeats is None:
-            return self.put(row, self.piece(row))
-        if twin := self.repeats.of(row):
-            row.drop("duplicate", twin)
+        if room < 1 or (self.layout.counter.additive and _too_long(row, room)) or self.drop_twin(row):
             return False
         if not self.put(row, self.piece(row)):
             return False
-        self.repeats.keep(row)
+        if self.variety is not None:
+            self.variety.keep(row)
         return True
+
+    def drop_twin(self, row: Ranked) -> bool:
+        """Drop a row as `duplicate` if it adds nothing to what is in; False when it does."""
+        twin = self.variety.twin(row) if self.variety is not None else ""
+        if twin:
+            row.reopen()
+            row.drop("duplicate", twin)
+        return bool(twin)
 
     def greedy(self, rows: Sequence[Ranked]) -> None:
         """Take rows in order while they fit; then shorten the best one that did not, once."""
         left: list[Ranked] = []
+        additive, stops = self.layout.counter.additive, self.config.fill == "stop"
         room = self.room()
         for row in rows:
-            if not (left and self.config.fill == "stop") and self.keep_if_it_fits(row, room):
+            if room < 1 or (additive and _too_long(row, room)) or (left and stops):
+                row.drop("budget", _NO_ROOM)
+                left.append(row)
+            elif self.keep_if_it_fits(row, room):
                 room = self.room()
             elif not row.reason:
                 row.drop("budget", _NO_ROOM)
                 left.append(row)
-        if left:
-            self.shorten(left[0])
+        self.shorten_first(left)
+
+    def shorten_first(self, rows: Sequence[Ranked], least: int = 0) -> None:
+        """Shorten the first of some rows that adds something to what is in; see `shorten`."""
+        for row in rows:
+            if not self.drop_twin(row):
+                self.shorten(row, least)
+                return
 
     def shorten(self, row: Ranked, least: int = 0, *, summarise: bool = True) -> None:
         """Put a shortened row into what is left if that is over 100 tokens for evidence, else 50, or over `least`.
@@ -204,8 +218,12 @@ class Filler:
         return freed > 0
 
 
-def _too_long(body: str, room: int) -> bool:
-    """Tell, without counting, that a text has more than `room` cl100k tokens: none is longer than 128 bytes, and none
+def _too_long(row: Ranked, room: int) -> bool:
+    """Tell, without counting, that a row has more than `room` cl100k tokens: none is longer than 128 bytes, and none
     reaches over two words.
     """
-    return len(body) > room * _LONGEST_TOKEN or len(body.split(None, room + 1)) > room
+    text = row.candidate.packet.content
+    if row.said is not None or not row.plain or "\x1f" in text:  # which parts words, and becomes part of one
+        text = row.body
+    most = room * _LONGEST_TOKEN
+    return len(text.split(None, room + 1)) > room or (len(text) > most and len(row.body) > most)

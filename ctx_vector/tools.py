@@ -367,7 +367,7 @@ class RAGTool(_Tool):
         hits = [found[place][0] for place in places]
         texts = [hit.content for hit in hits]
         vectors = Residuals([hit.vector[None, :] for hit in hits], texts, self.knowledge.calibration)
-        return {places[at]: places[twin.place] for at, twin in near_duplicates(vectors, texts, alike_limit).items()}
+        return {places[at]: places[twin.place] for at, twin in near_duplicates(vectors, alike_limit).items()}
 
     def _by_mmr(self, hits: Sequence[Hit], places: list[int], weight: float) -> list[int]:
         """Return the places in the order of maximal marginal relevance of their hits."""
@@ -375,8 +375,7 @@ class RAGTool(_Tool):
 
         texts = [hit.content for hit in hits]
         vectors = Residuals([hit.vector[None, :] for hit in hits], texts, self.knowledge.calibration)
-        order = mmr_order([hit.score for hit in hits], vectors, weight, [1] * len(hits), len(hits))
-        return [places[at] for at in order]
+        return [places[at] for at in mmr_order([hit.score for hit in hits], vectors, weight)]
 
 
 def _candidate(hit: Hit, origin: Origin, strategy: str, asked: Any, *, with_vector: bool, why: str = "") -> Candidate:

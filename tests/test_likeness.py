@@ -72,15 +72,18 @@ def test_residuals_are_unit_rows_less_the_mean_of_their_language(encoder):
     rows = encoder.encode_documents(texts[:4])
     blocks = [rows[n % 4][None, :] if n % 4 < 3 else rows[:3] for n in range(240)]
     made = Residuals(blocks, texts, calibration)
-    first = made.upto(3).copy()
+    late = made.row(239).copy()
+    assert made.window(0).shape == (64, 384) and made.window(3).shape == (48, 384)
     for place, language in enumerate(["en", "zh", "en"]):
         left = rows[place] - calibration.mean_passage(language)
-        assert made.upto(240)[place] == pytest.approx(left / np.linalg.norm(left), abs=1e-6)
+        assert made.row(place) == pytest.approx(left / np.linalg.norm(left), abs=1e-6)
     mean = rows[:3].mean(0)
     left = mean / np.linalg.norm(mean) - calibration.mean_passage("zh")
-    assert made.upto(999)[3] == pytest.approx(left / np.linalg.norm(left), abs=1e-6)
-    assert (made.upto(3) == first).all() and made.upto(999).shape == (240, 384)
-    assert np.allclose(np.linalg.norm(made.upto(240), axis=1), 1, atol=1e-6)
+    assert made.row(3) == pytest.approx(left / np.linalg.norm(left), abs=1e-6)
+    assert late == pytest.approx(made.row(3), abs=1e-6)
+    assert np.allclose(np.linalg.norm(made.window(1), axis=1), 1, atol=1e-6)
+    some = Residuals([None, rows[:1], np.ones((1, 8), np.float32)], texts, calibration).window(0)
+    assert not some[0].any() and some[1].any() and not some[2].any()
 
 
 def kinds(text):
@@ -116,9 +119,9 @@ def test_near_duplicates_against_brute_force(seed, limit, count):
     rows = unit(centres[draw.integers(0, 5, count)] + 0.35 * draw.normal(size=(count, 8)))
     texts = [f"text {draw.integers(0, 30)}" + " 更多" * int(draw.integers(0, 9)) for _ in range(count)]
     everything = [True] * count
-    assert near_duplicates(residuals(rows, texts), texts, limit) == brute_force(rows, texts, limit, everything)
+    assert near_duplicates(residuals(rows, texts), limit) == brute_force(rows, texts, limit, everything)
     fits, found = draw.random(count) < 0.6, {}
-    near = NearDuplicates(residuals(rows, texts), texts, limit)
+    near = NearDuplicates(residuals(rows, texts), limit)
     for place in range(count):
         if (twin := near.twin(place)) is not None:
             found[place] = twin
@@ -139,7 +142,7 @@ def test_what_is_said_twice_says_so(encoder):
         "铁锅预热后盖上盖子烤二十分钟。",
     ]
     rows = encoder.encode_documents(texts)
-    found = near_duplicates(Residuals([row[None] for row in rows], texts, calibration), texts, 3)
+    found = near_duplicates(Residuals([row[None] for row in rows], texts, calibration), 3)
     assert found == {1: Twin(0, "same"), 3: Twin(2, "contained")}
     assert found[1].said("a:1") == "says the same as a:1" and found[3].said("a:1") == "stands in a:1"
 
@@ -153,13 +156,13 @@ def test_facts_that_differ_in_one_word_all_stay(encoder):
         ["Ada has been living in Berlin since 2015", "Ada has been living in Berlin since 2018"],
     ):
         rows = encoder.encode_documents(texts)
-        assert near_duplicates(Residuals([row[None] for row in rows], texts, calibration), texts, 3) == {}
+        assert near_duplicates(Residuals([row[None] for row in rows], texts, calibration), 3) == {}
 
 
 def test_of_a_log_a_few_chunks_are_kept(encoder):
     texts = log_chunks(150) + FACTS
     rows = encoder.encode_documents(texts)
-    found = near_duplicates(Residuals([row[None] for row in rows], texts, load_calibration(encoder)), texts, 3)
+    found = near_duplicates(Residuals([row[None] for row in rows], texts, load_calibration(encoder)), 3)
     kept = [place for place in range(len(texts)) if place not in found]
     assert set(range(150, 154)) <= set(kept)
     assert len(kept) < 16, f"{len(kept)} of 154"
@@ -185,19 +188,19 @@ def test_mmr_against_the_definition(seed, weight, count, few):
     draw = np.random.default_rng(seed)
     rows = unit(draw.normal(size=(count, 8)))
     scores = sorted(draw.random(count).round(2).tolist(), reverse=True)
-    found = mmr_order(scores, residuals(rows), weight, [1] * count, few)
+    found = mmr_order(scores, residuals(rows), weight, few)
     assert found == mmr_by_hand(scores, rows, weight, few)
 
 
 def test_mmr_with_weight_one_is_the_order_of_scores():
     rows = unit(np.random.default_rng(1).normal(size=(500, 8)))
     scores = np.linspace(1, 0, 500).tolist()
-    assert mmr_order(scores, residuals(rows), 1.0, [10] * 500, 900) == list(range(90))
+    assert mmr_order(scores, residuals(rows), 1.0, 90) == list(range(90))
 
 
 def test_mmr_takes_what_is_new_before_what_is_alike():
     rows = [[1, 0, 0, 0, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0, 0]]
-    assert mmr_order([0.9, 0.8, 0.7], residuals(rows), 0.5, [9, 9, 9], 99) == [0, 2, 1]
+    assert mmr_order([0.9, 0.8, 0.7], residuals(rows), 0.5) == [0, 2, 1]
 
 
 # -- in a build -------------------------------------------------------------------------------------------------------
@@ -324,7 +327,7 @@ def test_mmr_of_a_build_is_that_of_the_definition(encoder):
     assert len(built.kept) == len(ranked) == 7
     said = [item.packet.content for item in ranked]
     rows = encoder.encode_documents(said)
-    rows = Residuals([row[None] for row in rows], said, load_calibration(encoder)).upto(len(said))
+    rows = Residuals([row[None] for row in rows], said, load_calibration(encoder)).window(0)
     order = mmr_by_hand([item.score for item in ranked], rows, 0.6, len(said))
     assert [item.packet.content for item in built.kept] == [said[place] for place in order]
     assert order != list(range(len(said)))
