@@ -33,10 +33,20 @@ ROWS = arrays.arrays(np.float32, st.tuples(st.integers(0, 6), st.just(4)), eleme
 @given(ROWS, ROWS)
 def test_max_sim_is_the_mean_of_the_best_products(query, text) -> None:
     best = [max(sum(float(a) * float(b) for a, b in zip(q, t, strict=True)) for t in text) for q in query if len(text)]
-    assert max_sim(query, text) == pytest.approx(sum(best) / len(best) if best else 0.0, abs=1e-5)
-    table = all_scores([query, query], [text, query, text])
-    assert table[1, 2] == pytest.approx(max_sim(query, text), abs=1e-5)
-    assert table[0, 1] == pytest.approx(max_sim(query, query), abs=1e-5)
+    expected = sum(best) / len(best) if best else 0.0
+    assert all_scores([query, query], [text, query, text])[1, 2] == pytest.approx(expected, abs=1e-5)
+    packed = [Packed.of(rows) for rows in (text, query, text)]
+    found = max_sim(query, packed)
+    assert found[0] == found[2] == max_sim(query, packed[:1])[0]
+    assert found[0] == pytest.approx(expected, abs=0.02)  # bytes instead of float32
+
+
+def test_max_sim_of_many_tokens_is_that_of_one_product() -> None:
+    chance = np.random.default_rng(3)
+    query = chance.standard_normal((53, 384)).astype(np.float32)
+    packed = [Packed.of(chance.standard_normal((n, 384)).astype(np.float32)) for n in (1, 31, 32, 33, 200)]
+    expected = [(query @ text.rows().T).max(axis=1).mean() for text in packed]
+    assert max_sim(query, packed) == pytest.approx(expected, rel=1e-5)
 
 
 @given(ROWS)

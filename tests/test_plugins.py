@@ -86,6 +86,17 @@ def test_plugins_are_among_the_choices(install) -> None:
     assert plugin_names("rerank") == ["other"] and plugin("rerank", "exact") is None
 
 
+def test_a_second_pass_of_another_package_judges_what_is_found(install) -> None:
+    install("judges_of_others", rerank__exact="judges_of_others:exact", rerank__useless="judges_of_others:useless")
+    config = ContextConfig(strategy="bm25", rerank="exact", rerank_weight=1, recency_weight=0, relevance_weight=1)
+    built = ContextBuilder(config=config).assemble("内存", documents=["内存很贵", "今天天气很好，适合内 存"])
+    assert [item.packet.content for item in built.kept] == ["内存很贵"] and built.kept[0].relevance == 1.0
+    with pytest.raises(ConfigError, match=r"rerank: expected one of late, exact, useless, .* did you mean 'exact'"):
+        ContextBuilder(config=config.with_(rerank="exakt"))
+    with pytest.raises(ConfigError, match=r"rerank: the plugin 'useless' gave 7, which has no score\(\)"):
+        ContextBuilder(config=config.with_(rerank="useless")).assemble("内存", documents=["内存很贵"])
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [

@@ -20,7 +20,7 @@ from ctx_vector.cli.common import (
 )
 from ctx_vector.cli.config import AllowPython, Scope
 from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
-from ctx_vector.cli.options import Audit, MaybeKb, Model, NoAudit, NoKb, Scoring, System, guarded, one_of
+from ctx_vector.cli.options import Audit, MaybeKb, Model, NoAudit, NoKb, Rerank, Scoring, System, guarded, one_of
 
 if TYPE_CHECKING:
     from ctx_vector.packets import BuiltContext
@@ -62,6 +62,7 @@ def build(
         int | None, typer.Option("--max-tokens", metavar="N", help="Size of the whole context.  [default: 3000]")
     ] = None,
     strategy: Scoring = None,
+    rerank: Rerank = None,
     fill: Annotated[
         str | None,
         typer.Option(
@@ -118,7 +119,7 @@ def build(
     if form not in _FORMATS:
         raise UsageError(f"--format: expected one of {', '.join(_FORMATS)}, got {format!r}")
     sized: dict[str, Any] = {}
-    changes = {"strategy": strategy, "fill": fill, "locale": locale, "citations": citations}
+    changes = {"strategy": strategy, "rerank": rerank, "fill": fill, "locale": locale, "citations": citations}
     chosen: Any = None
     if config is not None and inputs.is_settings(config):
         chosen = inputs.read_settings(config, changes, scope, allow_python)

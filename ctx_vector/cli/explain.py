@@ -46,11 +46,11 @@ def show_explanation(built: BuiltContext) -> None:
 
 
 def _what(row: Mapping[str, Any]) -> str:
-    """Return two lines: where it comes from, and how it begins (or why it failed)."""
+    """Return two lines: where it comes from, and how it begins (or why it failed), and what is to say of it."""
     lines = [plain(str(row["cites"] or row["source"]))]
     if row["preview"]:
         lines.append(plain(row["preview"]))
-    if row["detail"] and not row["kept"]:
+    if row["detail"]:
         lines.append("→ " + " ".join(plain(row["detail"]).split()))
     return "\n".join(lines)
 

@@ -25,7 +25,7 @@ from ctx_vector.cli.common import (
     seconds,
     some,
 )
-from ctx_vector.cli.options import Json, Kb, Model, Retrieval, guarded
+from ctx_vector.cli.options import Json, Kb, Model, Rerank, Retrieval, guarded
 from ctx_vector.cli.text import plain
 from ctx_vector.errors import InputError, OptionalDependencyError
 from ctx_vector.sync_report import skip_kind
@@ -229,6 +229,7 @@ def search(
         ),
     ] = None,
     strategy: Retrieval = "cosine",
+    rerank: Rerank = None,
     model: Model = None,
     json: Json = False,
 ) -> int:
@@ -240,4 +241,5 @@ def search(
       ctx-vector search "如何声明路径参数" --kb kb --limit 3
       ctx-vector search "path parameters" --kb kb --filter 'source=docs/en/*' --json
     """
-    return cli_search.search(cli_search.Search(query, kb, limit, min_score, strategy, tuple(filter or ()), model, json))
+    asked = cli_search.Search(query, kb, limit, min_score, strategy, rerank, tuple(filter or ()), model, json)
+    return cli_search.search(asked)

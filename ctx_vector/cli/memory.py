@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctx_vector.cli.common import UsageError, agreed, check_query, count, note, open_encoder, out, print_json
-from ctx_vector.cli.options import Json, Retrieval, Yes, guarded, new_app, one_of
+from ctx_vector.cli.options import Json, Rerank, Retrieval, Yes, guarded, new_app, one_of
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import plain, read_text
 from ctx_vector.errors import InputError, StoreError
@@ -130,6 +130,7 @@ def search(
     since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Said at this time or later.")] = None,
     until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Said at this time or before.")] = None,
     strategy: Retrieval = "cosine",
+    rerank: Rerank = None,
     memory: Folder = None,
     user: User = "default",
     json: Json = False,
@@ -150,6 +151,7 @@ def search(
             since=since,
             until=until,
             strategy=strategy,
+            rerank=rerank,
         )
     if json:
         print_json([hit.to_dict() for hit in hits])

@@ -139,7 +139,7 @@ def calibrate(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Measure anew what a cosine of this model means, on the background that comes with the package.
+    """Measure anew what a cosine of this model means, and its late interaction, on the background of the package.
 
     The result is kept on this machine and used from then on; no document is encoded again.
 
@@ -148,12 +148,15 @@ def calibrate(
     """
     from ctx_vector.calibration_measure import background, keep, measure_and_keep
     from ctx_vector.cli.progress import Watched, count_bar
+    from ctx_vector.late_map import measure_and_keep as measure_late
     from ctx_vector.model_store import registry_dir
 
     encoder = open_encoder(name)
     with count_bar("measuring", 4 * len(background(registry_dir()))) as tick:
         found = measure_and_keep(Watched(encoder, tick))
     path = keep(found, encoder)
+    if hasattr(encoder, "encode_tokens"):
+        measure_late(encoder)
     if json:
         print_json({"model": encoder.name, "hash": found.hash, "path": str(path), "report": found.report})
         return

@@ -35,6 +35,12 @@ Audit = Annotated[
         help="File of the audit. Default: audit.sqlite3 in the knowledge base, else in the platform's data folder.",
     ),
 ]
+Rerank = Annotated[
+    str | None,
+    typer.Option(
+        "--rerank", metavar="late|DIR", help="Look again at the best: late, or the folder of a cross-encoder."
+    ),
+]
 NoAudit = Annotated[bool, typer.Option("--no-audit", help="Do not record what is built.")]
 
 

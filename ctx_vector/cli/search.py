@@ -27,6 +27,7 @@ class Search:
     limit: int = DEFAULT_LIMIT
     min_score: float = 0.0
     strategy: str = "cosine"
+    rerank: str | None = None
     filters: tuple[str, ...] = ()
     model: str | None = None
     as_json: bool = False
@@ -38,6 +39,7 @@ _VALUES: Final[Mapping[str, tuple[str, Any]]] = {
     "-n": ("limit", int),
     "--min-score": ("min_score", float),
     "--strategy": ("strategy", str),
+    "--rerank": ("rerank", str),
     "--filter": ("filters", str),
     "--model": ("model", str),
 }
@@ -99,7 +101,14 @@ def _hits(asked: Search, wanted: Mapping[str, Any], model: str | None) -> list[H
     from ctx_vector.knowledge import KnowledgeBase
 
     with KnowledgeBase(asked.kb, open_encoder(model), create=False) as kb:
-        return kb.search(asked.query, asked.limit, asked.min_score, wanted or None, strategy=asked.strategy)
+        return kb.search(
+            asked.query,
+            asked.limit,
+            asked.min_score,
+            wanted or None,
+            strategy=asked.strategy,
+            rerank=asked.rerank,
+        )
 
 
 def _model_of(asked: Search) -> str | None:

@@ -77,7 +77,7 @@ def tune(
 
     It takes about 150 queries; with fewer it says how many are missing. Knobs: recency_weight, recency_decay,
     recency_floor, min_relevance, knowledge_min_score, knowledge_limit, memory_limit, mmr_lambda, fill, strategy,
-    chunk_tokens.
+    rerank, rerank_depth, rerank_weight, chunk_tokens.
 
     For example:
       ctx-vector tune questions.jsonl --kb kb --output tuned.yaml

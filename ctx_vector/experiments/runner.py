@@ -78,8 +78,12 @@ class Arm:
 
 
 def strategies(names: Sequence[str]) -> list[Arm]:
-    """Return an arm for each strategy, by its name."""
-    return [Arm(name, {"strategy": name}) for name in names]
+    """Return an arm for each strategy, by its name; ``hybrid+late`` is one with the second pass `late`."""
+    arms = []
+    for name in names:
+        strategy, plus, rerank = name.partition("+")
+        arms.append(Arm(name, {"strategy": strategy, **({"rerank": rerank} if plus else {})}))
+    return arms
 
 
 def base_config(changes: Mapping[str, Any] | None = None) -> ContextConfig:

@@ -105,6 +105,9 @@ KNOBS: Final[Mapping[str, Knob]] = {
     "mmr_lambda": Knob(0.3, 1.0),
     "fill": Knob(choices=("skip", "stop")),
     "strategy": Knob(choices=("cosine", "hybrid", "hybrid_rrf", "bm25", "cosine_raw")),
+    "rerank": Knob(choices=(None, "late")),
+    "rerank_depth": Knob(10, 100, log=True, whole=True),
+    "rerank_weight": Knob(0.0, 1.0),
     "chunk_tokens": Knob(choices=(64, 96, 128, 160, 224, 320)),
 }
 
