@@ -49,6 +49,7 @@ NOT_RANKED: Final = frozenset({TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY, TYPE_TOOL,
 _PLENTIFUL_NOT: Final = NOT_RANKED | {TYPE_MEMORY, TYPE_RESULT, TYPE_AGENT}
 _AS_GIVEN: Final = frozenset({"system", "static", "tool", "agents"})
 _BEGINNING: Final = 4  # words
+_BEGINNING_CHARS: Final = 32  # the most
 _CHARS_EACH: Final = 6  # of a token, more than there are on the average: prose in English has 4 to 5, Chinese 1
 
 
@@ -197,15 +198,18 @@ class _Texts:
     """The texts that stand in the context, by section. They are folded only once two of a section begin alike."""
 
     def __init__(self) -> None:
-        self._rows: dict[tuple[str, str], list[Ranked]] = {}
+        self._rows: dict[tuple[str, str], list[Ranked]] = {}  # not folded yet, by section and beginning
+        self._known: dict[tuple[str, str], Ranked] = {}  # by section and folded text
 
     def same(self, row: Ranked) -> Ranked | None:
         """Return the row that stands already with the text of this one."""
         others = self._rows.get(_beginning(row))
-        if not others:
+        if others is None:
             return None
-        text = _folded(row.candidate.packet.content)
-        return next((other for other in others if _folded(other.candidate.packet.content) == text), None)
+        for other in others:
+            self._known.setdefault((other.section, _folded(other.candidate.packet.content)), other)
+        others.clear()
+        return self._known.get((row.section, _folded(row.candidate.packet.content)))
 
     def keep(self, row: Ranked) -> None:
         """Note that a row stands in the context."""
@@ -213,9 +217,12 @@ class _Texts:
 
 
 def _beginning(row: Ranked) -> tuple[str, str]:
+    """Return section and beginning of a row, equal for equal folded texts; only the beginning is folded for it."""
     text = row.candidate.packet.content
-    words = (text if text.isascii() else _folded(text)).split(None, _BEGINNING)
-    return row.section, " ".join(words[:_BEGINNING]).casefold()
+    start = " ".join(text.split(None, _BEGINNING)[:_BEGINNING])
+    if not start.isascii():  # what becomes a blank may part words
+        start = " ".join(unicodedata.normalize("NFKC", start).split()[:_BEGINNING])
+    return row.section, start[: 2 * _BEGINNING_CHARS].casefold()[:_BEGINNING_CHARS]
 
 
 def _folded(text: str) -> str:

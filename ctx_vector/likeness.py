@@ -24,6 +24,7 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -46,7 +47,8 @@ _SENTENCES: Final = {
     "alike": "much like {} and others before it",
 }
 _NUMBERED: Final = re.compile(r"\b[^\W\d]*+\d\w*")
-_KIND_CHARS: Final = 4_000
+_KNOWN_CHARS: Final = 4_000  # of the beginning whose lines are told by kind, and of texts that are remembered
+_KNOWN: Final = 1_000  # texts that are remembered: most passages that a question finds were found by one before it
 _MOST_OTHERS: Final = 32
 _STOPS: Final = re.compile("[.,;:!?\"'`。、，；：！？·…“”‘’「」『』]+")
 _LOOKED_INTO: Final = 4  # texts that a text is looked for in, the nearest first
@@ -76,8 +78,9 @@ class Residuals:
         self.dim = calibration.dim
         self._blocks = blocks
         self._calibration = calibration
-        self._rows = np.empty((len(blocks), calibration.dim), np.float32)
+        self._rows = np.zeros((len(blocks), calibration.dim), np.float32)
         self._made: set[int] = set()  # numbers of windows
+        self._alone: dict[int, Vectors] = {}  # rows that were made without their window, by place
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -91,11 +94,21 @@ class Residuals:
         return self._rows[first:stop]
 
     def row(self, place: int) -> Vectors:
-        """Return one row (dim,)."""
-        if place // _WINDOW not in self._made:
-            self.window(place // _WINDOW)
-        row: Vectors = self._rows[place]
-        return row
+        """Return one row (dim,), the others of its window not made for it."""
+        if place // _WINDOW in self._made:
+            row: Vectors = self._rows[place]
+            return row
+        if place not in self._alone:
+            self._alone[place] = self._one(self._blocks[place], self.texts[place])
+        return self._alone[place]
+
+    def _one(self, block: Vectors | None, text: str) -> Vectors:
+        if block is None or block.shape[1] != self.dim:
+            return np.zeros(self.dim, np.float32)
+        row = block[0] if len(block) == 1 else _unit(block.mean(0, keepdims=True))[0]
+        rest: Vectors = row - self._calibration.mean_passage(language_of(text))
+        rest *= np.float32(1 / max(1e-12, math.sqrt(rest @ rest)))
+        return rest
 
     def _make(self, first: int, stop: int) -> None:
         rows, texts, blocks = self._rows[first:stop], self.texts[first:stop], self._blocks[first:stop]
@@ -139,14 +152,14 @@ class NearDuplicates:
         self._limit = limit
         self._kept: list[int] = []
         self._seen = _Stack(vectors.dim)  # those kept, and some others by which more of their kind are told
-        self._which: list[int] = []  # of those seen are kept
-        self._folded: dict[int, str] = {}
-        self._kinds = _Kinds(vectors.texts)
+        self._places: list[int] = []  # of those seen, -1 for one that is not kept
+        self._kinds: set[str] = set()  # of the lines in the texts kept
+        self._read = 0  # of the texts kept
 
     def keep(self, place: int) -> None:
         """Note that the candidate at a place is kept."""
         self._kept.append(place)
-        self._which.append(self._seen.count)
+        self._places.append(place)
         self._seen.put(self._vectors.row(place))
 
     def twin(self, place: int) -> Twin | None:
@@ -154,19 +167,36 @@ class NearDuplicates:
         if not self._kept:
             return None
         row = self._vectors.row(place)
-        seen = self._seen.rows @ row
-        if seen.max() < CONTAINED:
+        cosines = self._seen.rows @ row
+        at = np.flatnonzero(cosines >= CONTAINED)
+        if not len(at):
             return None
-        cosines = seen[self._which]
-        nearest = self._kept[int(cosines.argmax())]
-        if (seen >= ALIKE).sum() >= self._limit:
+        near = list(zip(cosines[at].tolist(), [self._places[one] for one in at.tolist()], strict=True))
+        kept = [other for _, other in sorted(near, key=lambda pair: -pair[0]) if other >= 0]
+        if sum(cosine >= ALIKE for cosine, _ in near) >= self._limit:
             if self._seen.count < len(self._kept) + _MOST_OTHERS:
+                self._places.append(-1)
                 self._seen.put(row)
-            return Twin(nearest, "alike")
-        twin = _twin(self._vectors.texts, self._kept, place, cosines, self._folded)
-        if twin is None and (cosines >= CONTAINED).sum() >= self._limit and self._kinds.known(place, self._kept):
-            return Twin(nearest, "alike")
-        return twin
+            nearest = int(np.where(np.array(self._places[: len(cosines)]) < 0, -np.inf, cosines).argmax())
+            return Twin(self._places[nearest], "alike")
+        twin = self._inside(place, kept[:_LOOKED_INTO])
+        return Twin(kept[0], "alike") if twin is None and len(kept) >= self._limit and self._known(place) else twin
+
+    def _inside(self, place: int, others: Sequence[int]) -> Twin | None:
+        """Return which of others says all that the candidate at a place says, if any."""
+        texts, text = self._vectors.texts, fold(self._vectors.texts[place])
+        for other in others:
+            if text in (whole := fold(texts[other])):
+                return Twin(other, "same" if len(text) == len(whole) else "contained")
+        return None
+
+    def _known(self, place: int) -> bool:
+        """Say whether each line of a text is of a kind that one of the kept has."""
+        texts = self._vectors.texts
+        for other in self._kept[self._read :]:
+            self._kinds |= _kinds(texts[other][:_KNOWN_CHARS])
+        self._read = len(self._kept)
+        return _kinds(texts[place][:_KNOWN_CHARS]) <= self._kinds
 
 
 class _Stack:
@@ -203,40 +233,11 @@ def near_duplicates(vectors: Residuals, limit: int) -> dict[int, Twin]:
     return found
 
 
-def _twin(
-    texts: Sequence[str], kept: Sequence[int], place: int, cosines: NDArray[np.float32], folded: dict[int, str]
-) -> Twin | None:
-    """Return the kept candidate that says all that the one at `place` says, if any; `cosines` are to those kept."""
-    near = np.flatnonzero(cosines >= CONTAINED)
-    for at in near[np.argsort(-cosines[near], kind="stable")][:_LOOKED_INTO]:
-        other = kept[at]
-        for one in (place, other):
-            if one not in folded:
-                folded[one] = fold(texts[one])
-        if folded[place] in folded[other]:
-            return Twin(other, "same" if len(folded[place]) == len(folded[other]) else "contained")
-    return None
-
-
-class _Kinds:
-    """The kinds of lines in the texts kept: a line with a sign in place of each word with a digit."""
-
-    def __init__(self, texts: Sequence[str]) -> None:
-        self._texts = texts
-        self._known: set[str] = set()
-        self._read = 0  # of the texts kept
-
-    def known(self, place: int, kept: Sequence[int]) -> bool:
-        """Say whether each line of a text is of a kind that one of the kept has."""
-        for other in kept[self._read :]:
-            self._known |= self._of(other)
-        self._read = len(kept)
-        return self._of(place) <= self._known
-
-    def _of(self, place: int) -> set[str]:
-        words = self._texts[place][:_KIND_CHARS].split(" ")
-        shown = " ".join([word if word.isalpha() else _NUMBERED.sub("#", word) for word in words])
-        return {line.strip() for line in shown.splitlines()} - {""}
+@lru_cache(_KNOWN)
+def _kinds(text: str) -> frozenset[str]:
+    """Return the kinds of its lines: a line with a sign in place of each word with a digit."""
+    words = [word if word.isalpha() else _NUMBERED.sub("#", word) for word in text.split(" ")]
+    return frozenset([line.strip() for line in " ".join(words).splitlines()]) - {""}
 
 
 def fold(text: str) -> str:
@@ -245,6 +246,11 @@ def fold(text: str) -> str:
     >>> fold('Feed  it,\ntwice: x < 5!'), fold("喂两次，然后等。")
     ('feed it twice x < 5', '喂两次然后等')
     """
+    return _folded(text) if len(text) <= _KNOWN_CHARS else _folded.__wrapped__(text)
+
+
+@lru_cache(_KNOWN)
+def _folded(text: str) -> str:
     text = text if text.isascii() else unicodedata.normalize("NFKC", text)
     return " ".join(_STOPS.sub("", text.casefold()).split())
 
