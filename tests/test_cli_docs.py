@@ -108,6 +108,7 @@ def test_the_readme_names_every_option():
     [("k", {"kb"}), ("kb r", {"rollback", "remove", "reencode"}), ("mcp --no-", {"--no-memory", "--no-audit"}),
      ("mcp --settings cl", {"claude-desktop", "claude-code", "cline"}),
      ("build q --strategy co", {"cosine", "cosine_raw"}), ("build q --fill s", {"skip", "stop"}),
+     ("search q --rerank l", {"late"}),
      ("search q --strategy h", {"hybrid", "hybrid_rrf"}), ("memory search q --strategy b", {"bm25"}),
      ("memory forget --strategy c", {"capacity_based"}), ("build q --format m", {"messages"}),
      ("doctor --", {"--kb", "--memory", "--json", "--help"})],

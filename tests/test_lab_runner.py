@@ -200,6 +200,15 @@ def test_every_strategy_there_is_runs_on_both_kinds(strategy, documents, turns, 
         json.dumps(found.to_dict(rows=True), allow_nan=False)
 
 
+def test_a_second_pass_is_an_arm(documents, turns, encoder, cache):
+    for data in (documents, turns):
+        arms = strategies(["jaccard", "jaccard+late"])
+        assert arms[1] == Arm("jaccard+late", {"strategy": "jaccard", "rerank": "late"})
+        found = run_experiment(data, arms, (40,), encoder=encoder, cache=cache, resamples=99)
+        assert found.means["jaccard+late"]["mrr@10"] > found.means["jaccard"]["mrr@10"]  # words in two languages
+        assert found.arms[1].changes["rerank"] == "late"
+
+
 def test_a_scorer_of_ones_own_is_an_arm(documents, encoder, cache):
     class Longest:
         name = "longest"

@@ -35,12 +35,6 @@ Audit = Annotated[
         help="File of the audit. Default: audit.sqlite3 in the knowledge base, else in the platform's data folder.",
     ),
 ]
-Rerank = Annotated[
-    str | None,
-    typer.Option(
-        "--rerank", metavar="late|DIR", help="Look again at the best: late, or the folder of a cross-encoder."
-    ),
-]
 NoAudit = Annotated[bool, typer.Option("--no-audit", help="Do not record what is built.")]
 
 
@@ -62,6 +56,22 @@ def _searches(incomplete: str) -> list[str]:
     return one_of(*RETRIEVAL)(incomplete)
 
 
+def _second_passes(incomplete: str) -> list[str]:
+    from ctx_vector.plugins import plugin_names
+    from ctx_vector.rerank import RERANKERS
+
+    return one_of(*RERANKERS, *plugin_names("rerank"))(incomplete)
+
+
+Rerank = Annotated[
+    str | None,
+    typer.Option(
+        "--rerank",
+        metavar="late|DIR",
+        help="Look again at the best: late, or the folder of a cross-encoder.",
+        autocompletion=_second_passes,
+    ),
+]
 Scoring = Annotated[
     str | None,
     typer.Option(
