@@ -156,6 +156,12 @@ def live_revisions(conn: sqlite3.Connection, version: int) -> dict[str, Revision
     return {row[1]: _revision(row) for row in rows}
 
 
+def newest_recipe(conn: sqlite3.Connection) -> str | None:
+    """Return how the document written last was made, None when there is none."""
+    row = conn.execute("SELECT recipe FROM documents ORDER BY id DESC LIMIT 1").fetchone()
+    return None if row is None else str(row[0])
+
+
 def staged_revision(conn: sqlite3.Connection, source: str, content_hash: str, recipe: str) -> int | None:
     """Return the id of a kept revision with this very content: staged by an interrupted run, or of an older version."""
     row = conn.execute(

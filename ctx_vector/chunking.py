@@ -19,7 +19,7 @@ from ctx_vector.text_cut import cut
 Count = Callable[[Sequence[str]], Sequence[int]]
 
 MAX_TOKENS = 480  # the default encoder reads 512, with its prompt
-TARGET_TOKENS = 160  # against 224 and 320, more of the answers fit a small budget, and ranking is as good
+TARGET_TOKENS = 224  # what passages are filled up to, in knowledge bases and on the command line too
 MIN_TOKENS = 48
 _SLAB = 2048  # characters counted at once to estimate how many tokens a long text has
 _SLABS = 256  # slabs counted of one long text; all of them below half a million characters

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
 
 RECIPE: Final = 1  # raise it when loaders or chunker change what they make of the same file
-_MOST_TOKENS: Final = 480
-_TARGET_TOKENS: Final = 224
-_LEAST_TOKENS: Final = 48
 _TEXT_KEYS: Final = frozenset({"text", "source", "timestamp", "metadata"})
 
 log = logging.getLogger("ctx_vector.knowledge")
@@ -70,16 +67,18 @@ class Stager:
     """Makes staged revisions in one store with one encoder. `recipe` says how, so that a change is noticed.
 
     `chunk_tokens` is the size passages are filled up to, in the encoder's tokens; what was given last holds for the
-    store from then on.
+    store from then on. Without any, a store keeps the size that its documents have: what is usual may change.
     """
 
     def __init__(self, store: Store, encoder: Encoder, chunk_tokens: int | None = None) -> None:
+        from ctx_vector.chunking import MAX_TOKENS  # here: whoever only searches does without
+
         self._store = store
         self._encoder = encoder
         self.cache = EncodingCache(store, encoder)
-        self._most = min(_MOST_TOKENS, encoder.max_tokens)
+        self._most = min(MAX_TOKENS, encoder.max_tokens)
         with store.read() as conn:
-            known = int(get_meta(conn, "chunk_tokens", _TARGET_TOKENS))
+            known = _size_of(conn)
         self._chosen = chunk_tokens if chunk_tokens not in (None, known) else None
         self._target = min(self._chosen or known, self._most)
         self.recipe = f"{RECIPE}:{self._most}:{self._target}"
@@ -127,14 +126,14 @@ class Stager:
         return self._divided(document, None, (None, None, None))
 
     def _divided(self, document: Document, path: str | None, stat: Stat) -> Loaded:
-        from ctx_vector.chunking import chunk_document, embedding_text
+        from ctx_vector.chunking import MIN_TOKENS, chunk_document, embedding_text
 
         chunks = chunk_document(
             document,
             self._encoder.count_tokens,
             max_tokens=self._most,
             target_tokens=self._target,
-            min_tokens=min(_LEAST_TOKENS, self._target),
+            min_tokens=min(MIN_TOKENS, self._target),
         )
         passages = []
         for chunk in chunks:
@@ -187,8 +186,21 @@ class Stager:
 
 def check_chunk_tokens(value: int | None) -> None:
     """Raise InputError for a size of passages that is none."""
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 32 <= value <= _MOST_TOKENS):
-        raise InputError(f"chunk_tokens: expected a whole number from 32 to {_MOST_TOKENS}, got {value!r}")
+    if value is None:
+        return
+    from ctx_vector.chunking import MAX_TOKENS
+
+    if isinstance(value, bool) or not isinstance(value, int) or not 32 <= value <= MAX_TOKENS:
+        raise InputError(f"chunk_tokens: expected a whole number from 32 to {MAX_TOKENS}, got {value!r}")
+
+
+def _size_of(conn: sqlite3.Connection) -> int:
+    """Return the size of a store's passages: the one it was given, that of its newest document, else the usual one."""
+    from ctx_vector.chunking import TARGET_TOKENS
+
+    given = int(get_meta(conn, "chunk_tokens", 0))
+    recipe = None if given else catalog.newest_recipe(conn)
+    return given or (int(recipe.rpartition(":")[2]) if recipe else TARGET_TOKENS)
 
 
 def _row(passage: Passage, encoding: int) -> catalog.NewChunk:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,9 +17,11 @@ from hypothesis import strategies as st
 
 from ctx_vector.catalog import pack_embedded, prune, unpack_embedded
 from ctx_vector.errors import InputError, ModelMismatchError, SchemaError, StoreError
+from ctx_vector.experiments import read_dataset
 from ctx_vector.knowledge import KnowledgeBase
 from tests.knowledge_help import CORPUS, PAGES, SHARED, CountingEncoder, OtherEncoder, age, traces, write_pages
 
+BILINGUAL = Path(__file__).parents[1] / "data" / "datasets" / "bilingual_knowledge"
 needs_corpus = pytest.mark.skipif(not CORPUS.is_dir(), reason="the shared corpora are not here")
 
 
@@ -1088,6 +1091,24 @@ def test_search_ranks_xquad_like_the_encoder(name, least, tmp_path, encoder):
     assert found >= raw - 0.005, (found, raw)
 
 
+@pytest.mark.slow
+def test_among_two_languages_answers_in_either_come_first(tmp_path, encoder):
+    """Were a text in the other language worth nearly as much, 0.44 of those in the question's own would; were it worth
+    0.6, 0.44 of those in the other.
+    """
+    data = read_dataset(BILINGUAL)
+    right = {"own": [], "other": []}
+    with KnowledgeBase(tmp_path / "kb", encoder, chunk_tokens=128) as kb:
+        kb.add_texts({"text": f"# {d.title}\n\n{d.text}", "source": d.id} for d in data.documents)
+        for query in data.queries:
+            good = {id_ for id_, grade in data.grades(query).items() if grade == 2}
+            spoken = {id_[:2] for id_ in good}
+            if len(spoken) == 1:
+                side = "own" if query.metadata["lang"] in spoken else "other"
+                right[side].append(kb.search(query.text, 1)[0].source in good)
+    assert np.mean(right["own"]) > 0.55 and np.mean(right["other"]) > 0.52, {k: np.mean(v) for k, v in right.items()}
+
+
 # -- the size of passages ----------------------------------------------------------------------------------------------
 
 
@@ -1102,6 +1123,25 @@ def test_the_size_of_passages_is_chosen_and_remembered(tmp_path, encoder):
     with KnowledgeBase(tmp_path / "kb", encoder, chunk_tokens=400) as kb:
         assert kb.add_text(text, "harbour").updated == ("harbour",)
         assert kb.stats()["chunks"] < small / 3
+
+
+def test_a_knowledge_base_keeps_the_size_it_was_made_with_whatever_is_usual(tmp_path, encoder, monkeypatch):
+    text = "\n\n".join(f"Paragraph {n} speaks of the harbour, its boats and the 港口 in winter." for n in range(40))
+    (tmp_path / "b.md").write_text(text)
+    monkeypatch.setattr("ctx_vector.chunking.TARGET_TOKENS", 224)
+    with KnowledgeBase(tmp_path / "kb", encoder) as kb:  # as an earlier version made it, without a word of its size
+        kb.add_text(text, "harbour")
+        kb.sync(tmp_path / "b.md")
+        before = kb.stats()["chunks"]
+    monkeypatch.setattr("ctx_vector.chunking.TARGET_TOKENS", 64)
+    with KnowledgeBase(tmp_path / "kb", encoder) as kb:
+        assert kb.add_text(text, "harbour").unchanged == ("harbour",)
+        assert len(kb.sync(tmp_path / "b.md").unchanged) == 1
+        kb.add_text(text.replace("boats", "ships"), "other")
+        assert kb.stats()["chunks"] == before * 3 / 2
+    with KnowledgeBase(tmp_path / "new", encoder) as kb:
+        kb.add_text(text, "harbour")
+        assert kb.stats()["chunks"] > before
 
 
 def test_a_dry_run_remembers_no_size(tmp_path, encoder):

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from ctx_vector.tokens import TokenCounter
 
 _PASSAGE_TOKENS: Final = 360  # of a --document; well inside the encoder's window in any language
-_TARGET_TOKENS: Final = 224
 
 
 def text_argument(value: str | None, what: str) -> str | None:
@@ -191,9 +190,7 @@ def read_documents(paths: Sequence[str], counter: TokenCounter) -> list[dict[str
     found = []
     for path in paths:
         document = load_document(path)
-        for chunk in chunk_document(
-            document, counter.count_batch, max_tokens=_PASSAGE_TOKENS, target_tokens=_TARGET_TOKENS
-        ):
+        for chunk in chunk_document(document, counter.count_batch, max_tokens=_PASSAGE_TOKENS):
             cite = citation(document.source, chunk.start_line, chunk.end_line, chunk.heading)
             found.append(
                 {
