@@ -17,6 +17,7 @@ from ctx_vector.errors import OptionalDependencyError
 from ctx_vector.experiments import Arm, plots, read_dataset, run_experiment
 from ctx_vector.experiments.report import render, write_report
 from ctx_vector.experiments.result import BINS, Scores
+from ctx_vector.experiments.significance import compare_all
 
 NASTY = "<script>alert('x')</script> $甲$ & \"b\""
 
@@ -65,11 +66,57 @@ def test_every_comparison_is_in_the_table(report, page):
         assert row[1] == one.arm
         assert row[2:4] == [f"{one.found.mean:.3f}", f"{one.found.baseline:.3f}"]
         assert row[4].replace("\u2212", "-") == f"{one.found.difference:+.3f}"
-        assert row[8] == one.verdict
+        assert row[6:8] == [f"{one.found.p:.2g}", f"{one.p_holm:.2g}"]
+        assert row[9] == one.verdict
     said = [item.select_one(".small").text for item in page.select("ul.verdicts li")]
     plain = [text.replace("\u2212", "-").replace("evidence recall at 40 tokens", report.main_metric) for text in said]
     assert plain == [one.words for one in report.comparisons if one.metric == report.main_metric]
     assert not any("@" in text for text in said)
+
+
+def test_one_right_document_a_query_makes_one_metric_of_two(report, encoder, tmp_path):
+    """all_evidence is then evidence_recall: one comparison, one chart, one row; the JSON has both means."""
+    folder = write_beir(tmp_path / "一")
+    rows = (folder / "qrels" / "test.tsv").read_text(encoding="utf-8").replace("q3\td4\t1\n", "")
+    (folder / "qrels" / "test.tsv").write_text(rows, encoding="utf-8")
+    found = run_experiment(
+        read_dataset(folder), [Arm("cosine"), Arm("词", {"strategy": "jaccard"})], (20, 40), encoder=encoder
+    )
+    assert found.repeats == {f"all_evidence@{size}": f"evidence_recall@{size}" for size in (20, 40)}
+    for once, again in found.repeats.items():
+        for series in found.values.values():
+            assert np.array_equal(series[once], series[again])
+    compared = [one.metric for one in found.comparisons]
+    assert "ndcg@10" in compared and "evidence_recall@20" in compared
+    assert not any(name.startswith("all_evidence") for name in compared)
+    assert {one.family for one in found.comparisons} == {len(compared)}
+    assert "all_evidence@20" in found.to_dict()["strategies"]["词"]
+    told = BeautifulSoup(render(found), "html.parser")
+    titles = [title.text for title in told.select("figure h3")]
+    assert "Share of the evidence that is in the context" in titles
+    assert "Queries with all their evidence in the context" not in titles
+    assert "all evidence at" not in told.select("table.means")[0].text
+    assert "all_evidence is evidence_recall" in told.text
+    assert report.repeats == {}  # one of its queries has two right documents
+    assert any(one.metric == "all_evidence@20" for one in report.comparisons)
+
+
+def test_what_is_said_first_never_hides_what_is_shown(report):
+    """A clear difference in the ranking beside a main metric that is all the same."""
+    flat, low, high = np.ones(6), np.zeros(6), np.ones(6)
+    values = {"cosine": {"evidence_recall@40": flat, "ndcg@10": high},
+              NASTY: {"evidence_recall@40": flat, "ndcg@10": low}}  # fmt: skip
+    family = {
+        (NASTY, "cosine", metric): (values[NASTY][metric], values["cosine"][metric], None) for metric in values[NASTY]
+    }
+    other = replace(report, comparisons=tuple(compare_all(family, alpha=0.07)))
+    (one,) = other.headlines()
+    assert (one.verdict, one.main.verdict) == ("worse", "no difference shown")
+    assert one.words(other.main_metric) == "worse in ndcg@10; no difference shown in evidence_recall@40"
+    told = BeautifulSoup(render(other), "html.parser").select_one("ul.verdicts li")
+    assert told["class"] == ["worse"]
+    said = told.select_one(".tag").text.strip()
+    assert said == f"{NASTY}: worse in nDCG@10; no difference shown in evidence recall at 40 tokens"
 
 
 def test_the_overview_has_every_difference_and_says_which_are_shown(report, page):
@@ -87,8 +134,8 @@ def test_the_overview_has_every_difference_and_says_which_are_shown(report, page
 
 def test_means_are_those_of_the_report_and_the_best_stand_out(report, page):
     rows = page.select("table.means")[0].select("tbody tr")
-    assert len(rows) == len(report.metrics)
-    for row, metric in zip(rows, report.metrics, strict=True):
+    assert len(rows) == len(report.told)
+    for row, metric in zip(rows, report.told, strict=True):
         values = [report.means[arm.name][metric] for arm in report.arms]
         shown = [cell.text.strip() for cell in row.find_all("td")]
         assert shown == [f"{value:,.0f}" if metric.startswith("tokens") else f"{value:.3f}" for value in values]
@@ -101,7 +148,8 @@ def test_what_was_lost_can_be_read(report, page):
     told = page.get_text(" ", strip=True)
     for row in report.changed(NASTY)["lost"]:
         assert row["query"] in told
-        assert all(item["text"] in told for item in row["evidence"])
+        assert all(f"{item['id']} {item['text']}" in told for item in row["evidence"] + row["instead"])
+        assert row["instead"], "words stand in its place"
     assert f"only {report.baseline}" in told
 
 

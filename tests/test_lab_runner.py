@@ -254,6 +254,13 @@ def test_winners_and_losers_are_told_with_their_evidence(report, documents):
         assert (row["value"] > row["baseline"]) == (row in changed["gained"])
         for evidence in row["evidence"]:
             assert evidence["text"] == TEXTS[evidence["id"]]
+        lost, at = row in changed["lost"], documents.queries.index(query)
+        ours, theirs = (report.contexts[arm][at] for arm in ("词", "plain"))
+        without, other = (ours, theirs) if lost else (theirs, ours)
+        wanted = {id_ for id_, grade in documents.qrels[query.id].items() if grade > 0}
+        expected = [item for item in without if item not in other and item[0] not in wanted][:3]
+        assert [(item["id"], item["text"]) for item in row["instead"]] == expected
+        assert all(TEXTS[id_] == text for id_, text in expected)
         share = np.mean([evidence["kept"] for evidence in row["evidence"]])
         assert row["value"] == pytest.approx(share, abs=1e-4)
     assert report.changed("plain") == {"gained": [], "lost": []}

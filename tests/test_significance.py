@@ -126,9 +126,10 @@ def test_the_interval_by_groups_is_the_ratio_bootstrap():
     names = sorted(set(groups))
     sums = np.array([values[groups == name].sum() for name in names])
     counts = np.array([(groups == name).sum() for name in names], float)
+    order = np.lexsort((counts, sums))
     theirs = stats.bootstrap(
-        (sums, counts), lambda s, c, axis=-1: s.sum(axis) / c.sum(axis), paired=True, n_resamples=9999, batch=500,
-        rng=np.random.default_rng(4),
+        (sums[order], counts[order]), lambda s, c, axis=-1: s.sum(axis) / c.sum(axis), paired=True, n_resamples=9999,
+        batch=500, rng=np.random.default_rng(4),
     ).confidence_interval  # fmt: skip
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
 
@@ -140,13 +141,32 @@ def test_the_interval_is_scipys_bootstrap_or_students():
     rng = np.random.default_rng(1)
     many, few = rng.choice(RECALLS, 80) - 0.4, rng.choice(RECALLS, 12) - 0.4
     theirs = stats.bootstrap(
-        (many,), np.mean, n_resamples=9999, batch=500, rng=np.random.default_rng(7)
+        (np.sort(many),), np.mean, n_resamples=9999, batch=500, rng=np.random.default_rng(7)
     ).confidence_interval
     found = paired(many, np.zeros(80), seed=7)
     assert (found.low, found.high, found.interval) == pytest.approx((theirs.low, theirs.high, "BCa bootstrap"))
     t = stats.ttest_1samp(few, 0).confidence_interval()
     found = paired(few, np.zeros(12))
     assert (found.low, found.high) == pytest.approx((t.low, t.high))
+
+
+@pytest.mark.parametrize("groups", [False, True])
+def test_the_same_differences_have_the_same_interval_and_p(groups):
+    """Whatever arms and metrics are called, in whatever order queries come, and from which values they come."""
+    rng = np.random.default_rng(6)
+    a, b = rng.choice([0.0, 0.25, 0.5, 1.0], (2, 60))
+    order = rng.permutation(60)
+    of = [f"群{n // 2}" for n in range(60)] if groups else None
+    mixed = None if of is None else [of[place] for place in order]
+    found = compare_all(
+        {
+            ("x", "y", "m@1"): (a, b, of),
+            ("jaccard", "余弦", "召回@2"): (a[order], b[order], mixed),
+            ("z", "y", "m@1"): (a - b, np.zeros(60), of),
+        }
+    )
+    assert len({(one.found.low, one.found.high, one.found.p) for one in found}) == 1
+    assert found[0].found.interval == "BCa bootstrap" and not found[0].found.exact
 
 
 def test_few_values_are_covered_as_promised():
@@ -250,6 +270,18 @@ def test_a_planted_difference_is_found_with_the_power_the_tool_predicts():
         planted = smallest_effect(n, 0.05, wanted) * deviation
         found = [paired(d + planted, np.zeros(n), resamples=499, seed=k).p <= 0.05 for k, d in enumerate(differences)]
         assert np.mean(found) == pytest.approx(wanted, abs=3 * np.sqrt(wanted * (1 - wanted) / 200) + 0.01)
+
+
+def test_words_tell_what_is_of_one_comparison_and_what_of_all():
+    """Five wins in 32: an interval beyond 0 beside p = 0.0625, and among five comparisons no verdict."""
+    a = np.repeat([1.0, 0.0], [5, 27])
+    family = {("a", "b", f"m{n}"): (a, np.zeros(32), None) for n in range(5)}
+    one = compare_all(family)[0]
+    assert one.found.low > 0 and one.found.p == 2 / 32 and one.p_holm == 10 / 32
+    assert one.words.startswith("No difference between a and b in m0 is shown: +0.156 (by itself 95 % interval +0.0")
+    assert "and p = 0.062; corrected for 5 comparisons p = 0.31)" in one.words
+    (alone,) = compare_all({("a", "b", "m"): (a, np.zeros(32), None)})
+    assert "p = 0.062)" in alone.words and "by itself" not in alone.words
 
 
 def test_the_smallest_detectable_difference_counts_the_correction():

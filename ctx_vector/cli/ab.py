@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _ARM: Final = re.compile(r"\s*([^:=]+?)\s*:(.*)", re.S)
 _KEY: Final = re.compile(r"(?:^|(?<=,))\s*(\w+)\s*=\s*")
-_COMPARED: Final = ("metric", "arm", ">value", ">difference", ">95 % interval", ">p", "verdict")
+_COMPARED: Final = ("metric", "arm", ">value", ">difference", ">95 % interval", ">p alone", ">p of all", "verdict")
 
 DatasetPaths = Annotated[
     list[str],
@@ -316,7 +316,7 @@ def show(report: Report) -> None:
         f"{seconds(report.seconds['building'])}\n"
     )
     rows = []
-    for metric in report.metrics:
+    for metric in report.told:
         digits = 0 if metric.startswith("tokens") else 3
         values = [report.means[arm].get(metric) for arm in arms]
         rows.append([metric, *("–" if value is None else f"{value:,.{digits}f}" for value in values)])
@@ -328,10 +328,11 @@ def show(report: Report) -> None:
     if report.comparisons:
         out()
         show_comparisons(report.comparisons, report.baseline)
-        out()
-        for one in report.comparisons:
-            if one.metric == report.main_metric:
-                out(one.words)
+        out(f"\nIn short, by {report.main_metric} (which was fixed beforehand) and whatever else shows a difference:")
+        for one in report.headlines():
+            out(f"\n{one.arm}: {one.words(report.main_metric)}")
+            if one.main is not None:
+                out(f"  {one.main.words}")
     for text in report.notes:
         note(f"note: {text}")
 
@@ -347,11 +348,16 @@ def show_comparisons(comparisons: Sequence[Any], baseline: str) -> None:
             f"{one.found.mean:.3f}",
             f"{one.found.difference:+.3f}",
             f"{one.found.low:+.3f} to {one.found.high:+.3f}",
+            f"{one.found.p:.2g}",
             f"{one.p_holm:.2g}",
             one.verdict,
         ]
         for one in comparisons
     ]
     styles = {"better": "green", "worse": "red"}
-    show_table(_COMPARED, rows, title=f"against {baseline}; p corrected for {count(len(rows), 'comparison')} (Holm)",
-               styles=styles)  # fmt: skip
+    show_table(_COMPARED, rows, title=f"against {baseline}", styles=styles)
+    if len(rows) > 1:
+        out(
+            f"\nInterval and p alone are of one comparison by itself; of {len(rows)}, some look different by chance.\n"
+            f"The verdict goes by p of all, corrected for {count(len(rows), 'comparison')} (Holm)."
+        )

@@ -32,7 +32,7 @@ from ctx_vector.experiments.metrics import (
     ranked_documents,
     ranking_metrics,
 )
-from ctx_vector.experiments.result import Scores, histogram
+from ctx_vector.experiments.result import Scores, histogram, main_budget, shown
 
 if TYPE_CHECKING:
     from ctx_vector.builder import ContextBuilder
@@ -162,11 +162,17 @@ class Recorder:
         self._kept: dict[str, dict[int, list[frozenset[str]]]] = {
             arm: {size: [frozenset()] * count for size in budgets} for arm in arms
         }
+        self._contexts: dict[str, list[tuple[tuple[str, str], ...]]] = {arm: [()] * count for arm in arms}
+        self._texts: dict[str, str] = {}  # each once, for contexts hold the same passages again and again
         self._scores: dict[str, tuple[list[float], list[float]]] = {arm: ([], []) for arm in arms}
 
     def kept(self) -> dict[str, dict[int, tuple[frozenset[str], ...]]]:
         """Return the evidence that was in each context."""
         return {arm: {size: tuple(found) for size, found in sizes.items()} for arm, sizes in self._kept.items()}
+
+    def contexts(self) -> dict[str, tuple[tuple[tuple[str, str], ...], ...]]:
+        """Return what was in each context at the main budget: documents, and the beginnings of the texts."""
+        return {arm: tuple(found) for arm, found in self._contexts.items()}
 
     def scores(self) -> dict[str, Scores]:
         """Return how often each relevance was given."""
@@ -210,6 +216,11 @@ class Recorder:
             self.values[arm][f"{name}@{size}"][at] = value
         found = frozenset(item.document for item in items if item.whole and grades.get(item.document, 0) > 0)
         self._kept[arm][size][at] = found
+        if size == main_budget(self.budgets):
+            texts = [shown(item.packet.content) for item in built.kept]
+            self._contexts[arm][at] = tuple(
+                (item.document, self._texts.setdefault(text, text)) for item, text in zip(items, texts, strict=True)
+            )
         self.milliseconds[arm][f"{size}"][at] = built.meta["build_time_ms"]
 
 

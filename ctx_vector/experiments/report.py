@@ -18,7 +18,7 @@ from ctx_vector.errors import OptionalDependencyError
 from ctx_vector.experiments import plots
 from ctx_vector.experiments.metrics import TITLES
 from ctx_vector.experiments.result import Report
-from ctx_vector.experiments.significance import UNSHOWN, Comparison, mean_interval, seed_of
+from ctx_vector.experiments.significance import UNSHOWN, Comparison, mean_interval
 
 _TEMPLATE: Final = "report.html.j2"
 
@@ -61,7 +61,7 @@ def render(report: Report, *, command: str = "", made_at: datetime | None = None
         "colours": {arm: number % plots.ARM_COLOURS for number, arm in enumerate(arms)},
         "means": _means_table(report),
         "curves": {name: Markup(svg) for name, svg in _curves(report, arms).items()},
-        "headline": [one for one in report.comparisons if one.metric == main],
+        "headlines": report.headlines(),
         "comparisons": report.comparisons,
         "matrix": _matrix(report),
         "differences": {
@@ -82,6 +82,7 @@ def render(report: Report, *, command: str = "", made_at: datetime | None = None
         "title_of": _title,
         "said": _said,
         "unshown": UNSHOWN,
+        "units": "queries" if report.made["unit"] == "query" else "groups",
         "command": command,
         "made_at": made_at,
         "text_of": str,
@@ -125,7 +126,7 @@ def _difference(report: Report, arm: str, metric: str) -> Any:
 def _means_table(report: Report) -> list[dict[str, Any]]:
     """Return the rows of the table of means: a metric, and the value of each arm with whether it is the best."""
     rows = []
-    for metric in report.metrics:
+    for metric in report.told:
         values = {arm: report.means[arm].get(metric) for arm in report.means}
         known = [value for value in values.values() if value is not None]
         counted = not metric.startswith("tokens")
@@ -147,7 +148,7 @@ def _matrix(report: Report) -> dict[str, dict[str, Any]]:
 def _curves(report: Report, arms: Sequence[str]) -> Mapping[str, str]:
     found = {}
     for name in ("evidence_recall", "all_evidence", "freshness", "answer_recall"):
-        if f"{name}@{report.budgets[0]}" not in report.metrics:
+        if f"{name}@{report.budgets[0]}" not in report.told:
             continue
         points = {
             arm: [_point(report, arm, f"{name}@{budget}") for budget in report.budgets] for arm in arms
@@ -160,7 +161,7 @@ def _point(report: Report, arm: str, metric: str) -> tuple[float, float, float]:
     """Return (mean, low, high), for drawing within [0, 1]."""
     values = report.values[arm][metric]
     values = values[~np.isnan(values)]
-    low, high = mean_interval(values, seed=seed_of(int(report.made["seed"]), arm, metric))
+    low, high = mean_interval(values, seed=int(report.made["seed"]))
     mean = float(values.mean())
     return mean, min(mean, max(0.0, low)), max(mean, min(1.0, high))
 

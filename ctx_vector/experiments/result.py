@@ -8,7 +8,7 @@ run with the same data, arms, model and seed.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 
 from ctx_vector.errors import InputError
 from ctx_vector.experiments.dataset import Query
+from ctx_vector.experiments.headlines import Headline, headlines
 from ctx_vector.experiments.metrics import mean, percentiles
 from ctx_vector.experiments.significance import Comparison
 
 BINS: Final = 100
 READ: Final = 10  # winners and losers of each arm in the JSON
 _SHOWN_TEXT: Final = 300
+_INSTEAD: Final = 3
 
 Series = Mapping[str, NDArray[np.float64]]
 
@@ -63,7 +65,9 @@ class Report:
     """What an experiment found; see the module.
 
     `found[arm][budget][i]` are the evidence documents that were in the context of query i. `evidence` holds the
-    beginnings of all evidence documents' texts. `made` says how it was made, `notes` what to keep in mind.
+    beginnings of all evidence documents' texts. `contexts[arm][i]` is what the context of query i held at the main
+    budget, in order of choice: the document of each candidate, and the beginning of its text. `primary` is the metric
+    that is told first, with its budget if it is a ranking's. `made` says how it was made, `notes` what to keep in mind.
     """
 
     data: DataNote
@@ -80,6 +84,8 @@ class Report:
     notes: tuple[str, ...]
     milliseconds: Mapping[str, Series]
     seconds: Mapping[str, float]
+    contexts: Mapping[str, tuple[tuple[tuple[str, str], ...], ...]] = field(default_factory=dict)
+    primary: str = "evidence_recall"
 
     @property
     def baseline(self) -> str:
@@ -121,20 +127,35 @@ class Report:
 
     @property
     def main_metric(self) -> str:
-        """What winners and losers are told by: evidence recall at the middle budget."""
-        return f"evidence_recall@{self.budgets[len(self.budgets) // 2]}"
+        """What verdicts, winners and losers are told by: evidence recall at the main budget, unless said otherwise."""
+        return self.primary if "@" in self.primary else f"{self.primary}@{main_budget(self.budgets)}"
+
+    @cached_property
+    def repeats(self) -> dict[str, str]:
+        """{metric: the one it is the same as, whatever an arm does}: these are neither compared nor shown."""
+        return repeats(self.grades, self.budgets)
+
+    @property
+    def told(self) -> list[str]:
+        """The metrics that are shown: those there are values of, without those that repeat another."""
+        return [name for name in self.metrics if name not in self.repeats]
+
+    def headlines(self) -> list[Headline]:
+        """What is said first of each arm."""
+        return headlines(self.comparisons, self.main_metric)
 
     def changed(self, arm: str, most: int = READ) -> dict[str, list[dict[str, Any]]]:
         """Return the queries that an arm gained and lost most against the baseline, to be read.
 
         {"gained": [...], "lost": [...]}: each with id, query, value, baseline, and the evidence with whether either arm
-        had it in its context. Among equals those whose ndcg changed most come first.
+        had it in its context, and `instead`: what the context without it held that the other one did not. Among equals
+        those whose ndcg changed most come first.
         """
         if arm not in self.values:
             raise InputError(f"arm: expected one of {', '.join(self.values)}, got {arm!r}")
         metric = self.main_metric
         ours, theirs = self.values[arm], self.values[self.baseline]
-        delta, fine = ours[metric] - theirs[metric], ours["ndcg@10"] - theirs["ndcg@10"]
+        delta, fine = np.nan_to_num(ours[metric] - theirs[metric]), ours["ndcg@10"] - theirs["ndcg@10"]
         order = sorted(range(len(delta)), key=lambda at: (-abs(delta[at]), -abs(fine[at]), self.queries[at].id))
         moved = [at for at in order if delta[at] != 0]
         return {
@@ -143,9 +164,10 @@ class Report:
         }
 
     def _told(self, arm: str, at: int) -> dict[str, Any]:
-        query, budget = self.queries[at], int(self.main_metric.split("@")[1])
+        query, budget = self.queries[at], main_budget(self.budgets)
         ours, theirs = self.found[arm][budget][at], self.found[self.baseline][budget][at]
         wanted = [document for document, grade in self.grades[at].items() if grade > 0]
+        lost = self.values[arm][self.main_metric][at] < self.values[self.baseline][self.main_metric][at]
         return {
             "id": query.id,
             "query": query.text,
@@ -155,7 +177,16 @@ class Report:
                 {"id": id_, "text": self.evidence[id_], "kept": id_ in ours, "kept_by_baseline": id_ in theirs}
                 for id_ in wanted
             ],
+            "instead": self._instead(*((arm, self.baseline) if lost else (self.baseline, arm)), at, wanted),
         }
+
+    def _instead(self, without: str, other: str, at: int, wanted: Sequence[str]) -> list[dict[str, str]]:
+        """Return the first of what is in the context of one arm, and neither evidence nor in that of the other."""
+        if without not in self.contexts:
+            return []
+        both = set(self.contexts[other][at])
+        own = [(id_, text) for id_, text in self.contexts[without][at] if id_ not in wanted and (id_, text) not in both]
+        return [{"id": id_, "text": text} for id_, text in own[:_INSTEAD]]
 
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for each query, with every value of every arm."""
@@ -193,6 +224,7 @@ class Report:
             "digest": self.data.digest,
             "budgets": list(self.budgets),
             "baseline": self.baseline,
+            "main_metric": self.main_metric,
             "arms": arms,
             "strategies": self.means,
             "comparisons": [one.to_dict() for one in self.comparisons],
@@ -205,6 +237,25 @@ class Report:
         if rows:
             found["rows"] = self.rows()
         return found
+
+
+def main_budget(budgets: Sequence[int]) -> int:
+    """Return the budget that is told by first: the middle one, of two in the middle the smaller.
+
+    >>> main_budget((500, 1000, 2000)), main_budget((150, 400))
+    (1000, 150)
+    """
+    return sorted(budgets)[(len(budgets) - 1) // 2]
+
+
+def repeats(grades: Sequence[Mapping[str, int]], budgets: Sequence[int]) -> dict[str, str]:
+    """Return {metric: the one it is the same as}: with one right document a query, all of it is a share of 0 or 1.
+
+    >>> repeats([{"a": 1, "b": 0}, {"c": 2}], (500,))
+    {'all_evidence@500': 'evidence_recall@500'}
+    """
+    single = all(sum(grade > 0 for grade in each.values()) == 1 for each in grades)
+    return {f"all_evidence@{size}": f"evidence_recall@{size}" for size in budgets} if single else {}
 
 
 def shown(text: str) -> str:

@@ -30,7 +30,7 @@ from ctx_vector.experiments.bench import Bench, Recorder, Setup
 from ctx_vector.experiments.corpus import KINDS
 from ctx_vector.experiments.dataset import Dataset
 from ctx_vector.experiments.metrics import SMALL_IS_BETTER
-from ctx_vector.experiments.result import ArmNote, DataNote, Report, shown
+from ctx_vector.experiments.result import ArmNote, DataNote, Report, repeats, shown
 from ctx_vector.experiments.significance import ALPHA, RESAMPLES, Comparison, compare_all, load_scipy, resamples_for
 
 if TYPE_CHECKING:
@@ -112,7 +112,8 @@ def run_experiment(
     `cache` is a folder that keeps vectors for the next run. `kind` says what the documents become: `knowledge`,
     `memories`, or `auto`: memories where they are turns of a conversation or have a `memory_type`.
     `resample="groups"` makes groups the unit of chance.
-    `tested` are the metrics that are compared. `progress(what, done, total)` is told how far it is.
+    `tested` are the metrics that are compared; by the first of them, at the middle budget, verdicts are told.
+    `progress(what, done, total)` is told how far it is.
 
     Raises InputError for wrong arguments, ConfigError for an arm that cannot be, and whatever a strategy raises.
     """
@@ -135,7 +136,7 @@ def run_experiment(
             recorder.run(bench.queries_of(collection), setups, tell)
         made = _made(bench, base, seed, resamples, alpha, resample)
     comparing = time.perf_counter()
-    comparisons = _compare(dataset, arms, recorder.values, tested, resample, seed, resamples, alpha, tell)
+    comparisons = _compare(dataset, arms, sizes, recorder.values, tested, resample, seed, resamples, alpha, tell)
     made["resamples"] = resamples_for(len(comparisons), resamples, alpha)
     ended = time.perf_counter()
     return Report(
@@ -152,6 +153,8 @@ def run_experiment(
         grades=tuple(dataset.grades(query) for query in dataset.queries),
         values=recorder.values,
         found=recorder.kept(),
+        contexts=recorder.contexts(),
+        primary=next(iter(tested), TESTED[0]),
         scores=recorder.scores(),
         comparisons=tuple(comparisons),
         evidence=_evidence(dataset),
@@ -182,6 +185,7 @@ def _check(arms: Sequence[Arm], budgets: Sequence[int], kind: str, resample: str
 def _compare(
     dataset: Dataset,
     arms: Sequence[Arm],
+    budgets: Sequence[int],
     values: Mapping[str, Mapping[str, Any]],
     tested: Sequence[str],
     resample: str,
@@ -195,11 +199,14 @@ def _compare(
     if unknown:
         raise InputError(f"tested: there is no metric {unknown[0]!r}; choose from {', '.join(sorted(values[base]))}")
     groups = [query.group for query in dataset.queries]
+    again = repeats([dataset.grades(query) for query in dataset.queries], budgets)
     family: dict[tuple[str, str, str], Any] = {}
     for arm in arms[1:]:
         for metric in values[base]:
             if metric not in tested and metric.split("@")[0] not in tested:
                 continue
+            if again.get(metric, "").split("@")[0] in tested:
+                continue  # the same values once more, which would only cost the correction
             ours, theirs = values[arm.name][metric], values[base][metric]
             known = ~(np.isnan(ours) | np.isnan(theirs))
             if known.sum() < 2:
@@ -251,6 +258,11 @@ def _notes(
         notes.append(
             f"Queries come in {len(dataset.groups)} groups, and those of one group are alike. By query, the verdicts "
             "speak of further queries to these groups; for other groups compare by group."
+        )
+    if repeats([dataset.grades(query) for query in dataset.queries], (1,)):
+        notes.append(
+            "Every query has one right document, so all_evidence is evidence_recall, and is neither compared nor shown "
+            "a second time."
         )
     if bench.lost:
         notes.append(
