@@ -129,8 +129,13 @@ def rows(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
 _VERDICTS = {"better": "更好", "worse": "更差", "no difference shown": "未显示差异"}
 
 
+def measured(results: dict[str, dict]) -> bool:
+    """Return whether the changing facts were measured: without them their columns are left out."""
+    return "changing_facts" in results.get("ab", {}).get("sets", {})
+
+
 def lab_rows(results: dict[str, dict], zh: bool) -> Iterator[str]:
-    """Yield a row for each arm that ran on this project's data sets; what was not measured is a dash."""
+    """Yield a row for each arm that ran on this project's data sets; columns as `measured` says."""
     sets = results.get("ab", {}).get("sets", {})
     known, facts = sets.get("bilingual_knowledge", {}), sets.get("changing_facts", {})
     for arm in known.get("strategies", {}):
@@ -140,6 +145,10 @@ def lab_rows(results: dict[str, dict], zh: bool) -> Iterator[str]:
                 word = _VERDICTS[one["verdict"]] if zh else one["verdict"]
                 verdict = f"{word} ({one['difference']:+.3f})"
         means = [found.get("strategies", {}).get(arm, {}) for found in (known, facts)]
+        if not measured(results):
+            figures = " / ".join(f"{means[0][f'evidence_recall@{size}']:.3f}" for size in (500, 1000, 2000))
+            yield f"| `{arm}` | {figures} | {verdict} |"
+            continue
         figures = [
             " / ".join(f"{found[f'evidence_recall@{size}']:.3f}" for size in (500, 1000, 2000)) if found else "–"
             for found in means
