@@ -14,6 +14,7 @@ from ctx_vector.errors import InputError, StoreError
 from ctx_vector.experiments import Arm, base_config, read_dataset, run_experiment, strategies
 from ctx_vector.experiments.questions import read_questions
 from ctx_vector.experiments.reading import read_pairs
+from ctx_vector.experiments.report import render
 
 __all__ = ["quiet_logs"]
 
@@ -157,6 +158,12 @@ def test_what_is_judged_is_what_a_build_over_the_knowledge_base_holds(kb, tmp_pa
                     said = any(answer in item.rendered for answer in data.answers[query.id] for item in built.kept)
                     assert found[f"answer_recall@{budget}"][at] == said
     assert report.means["cosine"]["evidence_recall@45"] > 0.5
+    told = [row for side in report.changed("bm25").values() for row in side]
+    assert {tuple(row["answers"]) for row in told if "answers" in row} <= set(data.answers.values())
+    assert [row["id"] for row in told if "answers" in row] == [row["id"] for row in told if row["id"] in data.answers]
+    page = render(report)
+    assert all(f"Answer: {row['answers'][0]}" in page for row in told if "answers" in row)
+    assert not any("With an `answer`" in note for note in report.notes)
 
 
 def test_nothing_is_written_to_the_knowledge_base(kb, tmp_path, encoder, cache):

@@ -358,6 +358,6 @@ def show_comparisons(comparisons: Sequence[Any], baseline: str) -> None:
     show_table(_COMPARED, rows, title=f"against {baseline}", styles=styles)
     if len(rows) > 1:
         out(
-            f"\nInterval and p alone are of one comparison by itself; of {len(rows)}, some look different by chance.\n"
+            f"\nInterval and p alone are of one comparison by itself; of {len(rows)}, some may show one by chance.\n"
             f"The verdict goes by p of all, corrected for {count(len(rows), 'comparison')} (Holm)."
         )

@@ -67,7 +67,8 @@ class Report:
     `found[arm][budget][i]` are the evidence documents that were in the context of query i. `evidence` holds the
     beginnings of all evidence documents' texts. `contexts[arm][i]` is what the context of query i held at the main
     budget, in order of choice: the document of each candidate, and the beginning of its text. `primary` is the metric
-    that is told first, with its budget if it is a ranking's. `made` says how it was made, `notes` what to keep in mind.
+    that is told first, with its budget if it is a ranking's. `answers` are those of the data set. `made` says how it
+    was made, `notes` what to keep in mind.
     """
 
     data: DataNote
@@ -86,6 +87,7 @@ class Report:
     seconds: Mapping[str, float]
     contexts: Mapping[str, tuple[tuple[tuple[str, str], ...], ...]] = field(default_factory=dict)
     primary: str = "evidence_recall"
+    answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def baseline(self) -> str:
@@ -171,6 +173,7 @@ class Report:
         return {
             "id": query.id,
             "query": query.text,
+            **({"answers": list(self.answers[query.id])} if query.id in self.answers else {}),
             "value": round(float(self.values[arm][self.main_metric][at]), 4),
             "baseline": round(float(self.values[self.baseline][self.main_metric][at]), 4),
             "evidence": [

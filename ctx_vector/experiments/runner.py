@@ -155,6 +155,7 @@ def run_experiment(
         found=recorder.kept(),
         contexts=recorder.contexts(),
         primary=next(iter(tested), TESTED[0]),
+        answers=dataset.answers,
         scores=recorder.scores(),
         comparisons=tuple(comparisons),
         evidence=_evidence(dataset),
@@ -271,6 +272,11 @@ def _notes(
     limit = min(config.knowledge_limit for config in configs)
     if bench.passages > limit:
         notes.append(f"Candidates are the {limit:,} passages that the search finds, of {bench.passages:,}.")
+    if dataset.knowledge is not None and not dataset.answers and bench.passages > 2 * len(dataset.documents):
+        notes.append(
+            "A document counts as found when any passage of it is in the context, whatever it says. With an `answer`, "
+            "words that stand in the document, a question judges the passage too."
+        )
     if len({arm.chunk_tokens for arm in arms}) > 1:
         notes.append(
             "Arms differ in the size of passages. A document counts as found when any passage of it is in the context, "
