@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import sqlite3
 import subprocess
@@ -10,19 +11,23 @@ from datetime import UTC, datetime
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from inspector_help import CHINESE, LONG, MANY, QUESTION, SCRIPT, TOKEN, TURNED, USER, Made
 from starlette.testclient import TestClient
 
-from ctx_vector import ContextConfig
+from ctx_vector import ContextBuilder, ContextConfig, Message, TokenCounter
 from ctx_vector.audit import AuditLog
 from ctx_vector.audit_decode import restored_counter
 from ctx_vector.errors import InputError
 from ctx_vector.inspector import Stores, make_app, views
+from ctx_vector.inspector.pages import _counted
+from ctx_vector.inspector.reasons import said_in
 from ctx_vector.inspector.words import WORDS, language_of
 from ctx_vector.packets import DROP_REASONS
 from ctx_vector.replay import rebuild
+from ctx_vector.sizes import sizes
 
 HOST = "127.0.0.1:8766"
 ORIGIN = f"http://{HOST}"
@@ -50,6 +55,11 @@ class Page(HTMLParser):
     @property
     def text(self) -> str:
         return "".join(self.texts)
+
+
+def word_counter() -> TokenCounter:
+    """A tokenizer without a name to find it by, whose counts do not add."""
+    return TokenCounter(lambda text: len(text.split()) + 1)
 
 
 @pytest.fixture(scope="module")
@@ -224,15 +234,81 @@ def test_the_context_is_shown_whole_and_as_it_is(made):
         assert linked and all(built.kept[number].rendered.strip() in built.text for number in linked)
 
 
-def test_bars_add_up(made):
+def test_bars_add_up(made, client):
+    """Every token of the total has its part, and what is left is free, by section and by source."""
+    words = WORDS["en"]
+    function = {"name": "weather", "description": "The weather in a city", "parameters": {"type": "object"}}
+    others = [
+        ContextBuilder(config=ContextConfig(strategy="jaccard", tools_in="api", min_relevance=0.0)).assemble(
+            "weather", tools=[{"type": "function", "function": function}]
+        ),
+        ContextBuilder(config=ContextConfig(strategy="jaccard", messages_style="split")).assemble(
+            "q", images=["https://example.org/a.png"]
+        ),
+        ContextBuilder(config=ContextConfig(strategy="jaccard"), counter=word_counter()).assemble(
+            "a b c", documents=["a b d"]
+        ),
+    ]
+    for id in (made.plain, made.chinese, made.hostile, made.large, made.huge, *others):
+        built = made.audit.show(id).built if isinstance(id, str) else id
+        sections, budget = views.sections_of(built), built.budget
+        for slices in views.bars(built, sections, words).values():
+            parts = {part.label: part.tokens for part in slices}
+            assert parts.get("free", 0) == budget.total_limit - budget.total_used
+            assert sum(parts.values()) == budget.total_limit and all(count > 0 for count in parts.values())
+        shown = {part.label: part.tokens for part in views.bars(built, sections, words)["sections"]}
+        for section in sections:
+            assert shown[views.section_name(section["name"], words)] == section["tokens"]
+        if isinstance(id, str):
+            assert shown.get("message framing", 0) == max(0, budget.message_tokens - budget.text_tokens)
+    page = Page(client.get(f"/build/{made.plain}").text).text
+    built = made.audit.show(made.plain).built
+    assert f"{built.budget.text_tokens} as text, {built.budget.message_tokens} as chat messages" in page
     for id in (made.plain, made.large):
         built = made.audit.show(id).built
-        for slices in views.bars(built, views.sections_of(built), "free").values():
-            assert sum(part.tokens for part in slices) == built.budget.total_limit
+        for slices in views.bars(built, views.sections_of(built), words).values():
             assert sum(part.width for part in slices) == pytest.approx(views.WIDTH, abs=0.1)
             assert all(a.start + a.width == pytest.approx(b.start, abs=0.02) for a, b in pairwise(slices))
     over = views.bar([("a", 30, "x"), ("b", 0, "y"), ("c", 20, "z")], 40, "free")  # 50 of 40: the bar is 50 wide
     assert [(part.label, part.start, part.width) for part in over] == [("a", 0, 600), ("c", 600, 400)]
+
+
+def test_what_was_dropped_shows_what_it_would_have_taken(made, client):
+    """The oracle: the same candidates in a budget where they fit."""
+    record = made.audit.show(made.plain)
+    built, trace = record.built, record.built.trace
+    roomy = rebuild(trace, restored_counter(trace.facts), config=trace.config.with_(max_tokens=20_000))
+    taken = {item.packet.content: item.tokens for item in roomy.kept}
+    assert len(built.dropped) > 5 and not roomy.dropped
+    size_of = sizes(built)
+    for item in built.dropped:
+        assert item.tokens == 0 and size_of(item) == pytest.approx(
+            taken[item.packet.content], abs=1
+        )  # first: no joiner
+    assert [size_of(item) for item in built.kept] == [item.tokens for item in built.kept]
+    page = client.get(f"/build/{made.plain}").text
+    for number, item in enumerate(built.dropped, len(built.kept)):
+        assert f'title="would have taken {size_of(item)} tokens"' in page
+        text = Page(client.get(f"/build/{made.plain}/item/{number}").text).text
+        assert f"Tokens it would have taken{size_of(item)}" in re.sub(r"\s*\n\s*", "", text)
+
+
+def test_what_has_no_size_shows_none(made, tmp_path):
+    def broken(request):
+        raise ValueError("no")
+
+    source = SimpleNamespace(name="broken", load=broken)
+    config = ContextConfig(strategy="jaccard", history_limit=1)
+    history = [Message("the first message 你好", "user"), Message("its answer", "assistant"), Message("last", "user")]
+    built = ContextBuilder(sources=[source], config=config, counter=word_counter()).assemble(
+        "q", conversation_history=history
+    )
+    failed = next(item for item in built.dropped if item.source == "broken")
+    left_out = next(item for item in built.dropped if item.source == "history")
+    assert sizes(built)(failed) is None and sizes(built)(left_out) is None  # its tokenizer has no name to find it by
+    assert sizes(built, TokenCounter())(failed) is None
+    line = f"user: {left_out.packet.content}\n"
+    assert sizes(built, TokenCounter())(left_out) == TokenCounter().count(line)
 
 
 def test_every_candidate_has_its_row_and_page(made, client):
@@ -512,14 +588,54 @@ def test_both_languages_have_the_same_words_and_all_are_used():
     assert {f"fate_{reason}" for reason in (*DROP_REASONS, "full", "extracted", "summarised", "truncated")} <= set(
         english
     )
-    sources = "\n".join(path.read_text(encoding="utf-8") for path in (*HERE.rglob("*.html"), HERE / "pages.py"))
+    sources = "\n".join(
+        path.read_text(encoding="utf-8") for path in (*HERE.rglob("*.html"), HERE / "pages.py", HERE / "views.py")
+    )
     unused = {
         name for name in english
-        if not name.startswith("fate_") and not re.search(rf'words\.{name}\b|"{name}"', sources)
+        if not name.startswith(("fate_", "part_", "source_")) and not re.search(rf'words\.{name}\b|"{name}"', sources)
     }  # fmt: skip
     assert unused <= {"fill_skip", "fill_stop", "came", "went", "moved", "changed", "shortened"}
     used = set(re.findall(r"words\.(\w+)", sources)) - {"get", "items"}
     assert used <= set(english)
+
+
+def test_a_chinese_page_says_in_chinese_why(made, client):
+    page = Page(client.get(f"/build/{made.plain}?lang=zh").text).text
+    for english in ("did not fit", "Evidence\n", "documents\n", "history\n"):
+        assert english not in page.replace("[Evidence]", "")
+    assert "剩余空间放不下" in page and "证据" in page and "传入文档" in page
+    assert "did not fit in what was left" in Page(client.get(f"/build/{made.plain}?lang=en").text).text
+    change = Page(client.get(f"/diff?a={made.chinese}&b={made.plain}&lang=zh").text).text
+    assert "with" not in re.sub(r"[a-z ]*pandas[^\n]*", "", change.casefold())
+    client.get("/?lang=en")
+
+
+def test_every_reason_of_the_pipeline_is_known_in_chinese():
+    """Read from the sources: whoever adds a reason adds its Chinese."""
+    found = {}
+    for path in (HERE.parent).glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or getattr(node.func, "attr", getattr(node.func, "id", "")) != "drop":
+                continue
+            if len(node.args) == 2 and isinstance(node.args[1], (ast.Constant, ast.JoinedStr)):
+                parts = node.args[1].values if isinstance(node.args[1], ast.JoinedStr) else [node.args[1]]
+                text = "".join(str(part.value) if isinstance(part, ast.Constant) else "7" for part in parts)
+                found[text.replace("fit7", "fit")] = path.name
+    assert len(found) > 12
+    unknown = {text: name for text, name in found.items() if said_in("zh", text) == text}
+    assert not unknown
+    assert said_in("zh", "ValueError: 7; no") == "ValueError: 7; no"  # what is not known stays as it is
+    for reason in ("dropped: budget (did not fit in what was left)", "extracted with 7 tokens (score 0.5)"):
+        assert not re.search("[a-z]{3}", said_in("zh", reason).replace("token", ""))
+
+
+@pytest.mark.parametrize(
+    ("number", "documents", "chinese"), [(0, "0 documents", "0 个文档"), (1, "1 document", "1 个文档"),
+                                         (1234, "1,234 documents", "1,234 个文档")],
+)  # fmt: skip
+def test_nouns_agree_with_their_numbers(number, documents, chinese):
+    assert [_counted(number, WORDS[language]["n_documents"]) for language in ("en", "zh")] == [documents, chinese]
 
 
 @pytest.mark.parametrize(

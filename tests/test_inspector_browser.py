@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from datetime import timedelta, timezone
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -188,6 +189,35 @@ def test_a_slider_is_dragged_by_the_mouse_and_by_keys(made, open_page):
     assert page.locator(".sliders output").first.inner_text() == "390"
 
 
+def test_a_phone_shows_every_figure_by_its_name(made, open_page):
+    page = open_page(f"/build/{made.plain}", width=390)
+    row = page.locator("#candidates tr.gone").first
+    names = [
+        cell.evaluate("(node) => getComputedStyle(node, '::before').content") for cell in row.locator("td.number").all()
+    ]
+    assert [name.split('"')[1].strip() for name in names] == ["Relevance", "Recency", "Score", "Tokens"]
+    assert all(cell.is_visible() for cell in row.locator("td.number").all())
+    assert int(row.locator("td.number").nth(3).inner_text()) > 0
+    page.goto(page.url.split("/build")[0] + "/knowledge")
+    path = page.locator("#documents td.path").first
+    assert path.bounding_box()["width"] > 300
+    assert path.bounding_box()["height"] < 40
+
+
+def test_times_are_the_viewer_s_own_with_utc_in_the_title(made, browser, url):
+    context = browser.new_context(timezone_id="Asia/Shanghai")
+    try:
+        page = context.new_page()
+        page.goto(url)
+        page.goto(url.split("?")[0] + f"build/{made.plain}")
+        time = page.locator("main time").first
+        at = made.audit.show(made.plain).created_at
+        assert time.inner_text() == f"{at.astimezone(timezone(timedelta(hours=8))):%Y-%m-%d %H:%M:%S}"
+        assert time.get_attribute("title") == f"{at:%Y-%m-%d %H:%M:%S} UTC"
+    finally:
+        context.close()
+
+
 def test_tables_sort_and_filter(made, open_page):
     page = open_page(f"/build/{made.plain}")
     total = page.locator("#candidates tbody tr").count()
@@ -317,5 +347,6 @@ def test_pages_work_without_scripts(made, browser, url):
         page.get_by_role("button", name="Recalculate").click()
         page.wait_for_url("**max_tokens=390*")
         assert "config.max_tokens" in page.locator(".changes").inner_text()
+        assert page.locator("main time").first.inner_text().endswith(" UTC")
     finally:
         context.close()

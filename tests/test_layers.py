@@ -25,7 +25,7 @@ LAYERS = {
     "measuring": "experiments",
     "the package": "__init__",
     "assembly": """
-        builder replay composing shared settings settings_schema
+        builder replay composing shared settings settings_schema sizes
         audit audit_writer audit_keeper audit_encode audit_decode audit_compare audit_stats""",
     "pipeline": """
         trace trace_dump

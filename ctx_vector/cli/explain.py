@@ -19,7 +19,11 @@ _STYLES: Final = {"full": "green", "truncated": "yellow", "extracted": "yellow",
 
 
 def show_explanation(built: BuiltContext) -> None:
-    """Print the kept candidates, then the dropped ones with reasons, then the budget and the warnings."""
+    """Print the kept candidates, then the dropped ones with what they would have taken and why they went, then the
+    budget and the warnings.
+    """
+    from ctx_vector.sizes import sizes
+
     rows = built.explain()
     kept = [row for row in rows if row["kept"]]
     dropped = [row for row in rows if not row["kept"]]
@@ -36,9 +40,14 @@ def show_explanation(built: BuiltContext) -> None:
     out()
     out(style(f"Dropped: {count(len(dropped), 'item')}", BOLD))
     if dropped:
+        size_of = sizes(built)
+        taken = ["" if (size := size_of(item)) is None else f"{size:,}" for item in built.dropped]
         show_table(
-            ["section", "what", *numbers, "reason"],
-            [[row["section"], _what(row), *_numbers(row), row["reason"]] for row in dropped],
+            ["section", "what", *numbers, ">tokens", "reason"],
+            [
+                [row["section"], _what(row), *_numbers(row), size, row["reason"]]
+                for row, size in zip(dropped, taken, strict=True)
+            ],
             stretch="what",
         )
     out()

@@ -23,12 +23,14 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 
 from ctx_vector.errors import CtxVectorError, InputError
 from ctx_vector.inspector import views
+from ctx_vector.inspector.reasons import said_in
 from ctx_vector.inspector.words import WORDS, language_of
 
 if TYPE_CHECKING:
     from ctx_vector.audit_decode import BuildRecord
     from ctx_vector.inspector.app import Stores
     from ctx_vector.packets import BuiltContext
+    from ctx_vector.stages import TokenCounter
 
 _HERE: Final = Path(__file__).resolve().parent
 _PAGE: Final = 50
@@ -57,8 +59,13 @@ class Pages:
             "plain": views.plain,
             "preview": views.preview,
             "moment": _moment,
+            "counted": _counted,
+            "said_in": lambda text, language: said_in(language, text),
+            "section": views.section_name,
+            "source": views.source_name,
             "step": lambda value: "0.01" if round(value, 2) == value else "any",
         }
+        self._counters: dict[str, TokenCounter] = {}
         self._records: OrderedDict[str, BuildRecord] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -118,7 +125,7 @@ class Pages:
         """Show one candidate whole, with its metadata."""
         record = self._record(request.path_params["id"])
         built, _, _ = self._with(record, views.Sliders.of(record, request.query_params))
-        found = views.candidate_of(built, request.path_params["number"])
+        found = views.candidate_of(built, request.path_params["number"], self._sizes(record, built))
         if found is None:
             return self.not_found(request, None)
         row, decision = found
@@ -159,12 +166,30 @@ class Pages:
                 self._records.popitem(last=False)
         return record
 
+    def _counter(self, record: BuildRecord) -> TokenCounter:
+        """Return the tokenizer of a build; it remembers what it has counted. Raises InputError when it has no name."""
+        from ctx_vector.audit_decode import restored_counter
+
+        facts = record.built.trace.facts
+        name = f"{facts['tokenizer']} {facts['framing']}"
+        with self._lock:
+            if name not in self._counters:
+                self._counters[name] = restored_counter(facts)
+            return self._counters[name]
+
+    def _sizes(self, record: BuildRecord, built: BuiltContext) -> views.Size:
+        from ctx_vector.sizes import sizes
+
+        try:
+            return sizes(built, self._counter(record))
+        except InputError:
+            return lambda item: item.tokens if item.kept else None
+
     def _with(
         self, record: BuildRecord, sliders: views.Sliders
     ) -> tuple[BuiltContext, dict[str, Any] | None, CtxVectorError | None]:
         """Return the build with the sliders as they are set, what that changes (None: nothing was set), and why not."""
         from ctx_vector.audit_compare import diff
-        from ctx_vector.audit_decode import restored_counter
         from ctx_vector.replay import rebuild
 
         changes = sliders.changes(record)
@@ -172,7 +197,7 @@ class Pages:
             return record.built, None, None
         trace = record.built.trace
         try:
-            built = rebuild(trace, restored_counter(trace.facts), config=trace.config.with_(**changes))
+            built = rebuild(trace, self._counter(record), config=trace.config.with_(**changes))
         except CtxVectorError as error:
             return record.built, None, error
         return built, views.changes_of(diff(record.built, built)), None
@@ -186,11 +211,12 @@ class Pages:
         error: CtxVectorError | None,
     ) -> dict[str, Any]:
         words, sections = WORDS[self._language(request)], views.sections_of(built)
+        size_of = self._sizes(record, built)
         return {
             "id": record.id,
             "sections": sections,
-            "bars": views.bars(built, sections, words["free"]),
-            "candidates": views.candidates_of(built, "all" in request.query_params),
+            "bars": views.bars(built, sections, words),
+            "candidates": views.candidates_of(built, "all" in request.query_params, size_of),
             "kept": len(built.kept),
             "dropped": len(built.dropped),
             "messages": views.messages_of(built),
@@ -320,10 +346,19 @@ def _some(request: Request, rows: Sequence[Any]) -> Sequence[Any]:
 
 
 def _moment(text: str) -> Markup:
-    """Return an ISO 8601 time to the second; of midnight the day."""
+    """Return an ISO 8601 time to the second, of midnight the day; a script shows it in the viewer's own time."""
+    if not text:
+        return escape("")
     shown = text[:19].replace("T", " ").removesuffix(" 00:00:00")
-    zone = " UTC" if text.endswith("+00:00") and len(shown) > 10 else ""
-    return Markup('<time datetime="{}">{}{}</time>').format(text, shown, zone) if text else escape("")
+    if not text.endswith("+00:00") or len(shown) <= 10:  # a day is the same day everywhere
+        return Markup('<time datetime="{}">{}</time>').format(text, shown)
+    return Markup('<time datetime="{0}" title="{1} UTC" data-local>{1} UTC</time>').format(text, shown)
+
+
+def _counted(number: int, forms: str) -> str:
+    """Return a number with its noun, which has a form for one and a form for more, parted by ``|``."""
+    one, _, more = forms.partition("|")
+    return (one if number == 1 or not more else more).format(n=f"{number:,}")
 
 
 async def _form(request: Request) -> dict[str, str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,8 @@ from ctx_vector.packets import BuiltContext, Decision
 if TYPE_CHECKING:
     from ctx_vector.audit_compare import BuildDiff
     from ctx_vector.audit_decode import BuildRecord
+
+Size = Callable[[Decision], int | None]
 
 #: Characters of a candidate in a table, and of a piece of a context before it is folded.
 PREVIEW: Final = 160
@@ -57,12 +59,16 @@ class Slice:
 
 
 def bar(parts: Sequence[tuple[str, int, str]], limit: int, free: str) -> list[Slice]:
-    """Return a bar of (label, tokens, kind) parts over `limit` tokens, with what is free at its end."""
+    """Return a bar of (label, tokens, kind) parts over `limit` tokens, with what is free at its end.
+
+    The tokens of all add up to the limit, or to what is used if that is more. A part may be negative, where a count of
+    the whole is less than those of its parts: then it has no width.
+    """
     used = sum(tokens for _, tokens, _ in parts)
     whole = max(limit, used, 1)
     slices, start = [], 0.0
     for label, tokens, kind in [*parts, (free, max(0, limit - used), "free")]:
-        width = tokens * WIDTH / whole
+        width = max(0, tokens) * WIDTH / whole
         if tokens:
             slices.append(Slice(label, tokens, round(start, 2), round(width, 2), kind))
         start += width
@@ -80,6 +86,8 @@ def sections_of(built: BuiltContext) -> list[dict[str, Any]]:
     rests: list[list[str]] = []
     at = 0
     for section, tokens, text in built.rows:
+        if not section:  # what joins cost with a tokenizer whose counts do not add; it is no text
+            continue
         place = built.text.find(text, at)
         gap, at = (built.text[at:place], place + len(text)) if place >= 0 else ("", at)
         if not found or found[-1]["name"] != section:
@@ -101,32 +109,61 @@ def sections_of(built: BuiltContext) -> list[dict[str, Any]]:
     return found
 
 
-def bars(built: BuiltContext, sections: Sequence[Mapping[str, Any]], free: str) -> dict[str, list[Slice]]:
-    """Return the bars of tokens by section and by source; a source has the colour of the section it is mostly in."""
-    by_section = [(item["name"], item["tokens"], item["kind"]) for item in sections]
+def bars(
+    built: BuiltContext, sections: Sequence[Mapping[str, Any]], words: Mapping[str, str]
+) -> dict[str, list[Slice]]:
+    """Return the bars of tokens by section and by source; a source has the colour of the section it is mostly in.
+
+    Both add up to what is used, which is the larger of text and messages: what messages take beyond the text is a part
+    of its own, and so are tool definitions sent beside both, and what belongs to no source.
+    """
+    budget = built.budget
+    beside = budget.total_used - max(budget.text_tokens, budget.message_tokens)
+    by_section = [(section_name(item["name"], words), item["tokens"], item["kind"]) for item in sections]
+    in_text = sum(tokens for _, tokens, _ in by_section)
+    by_section += [
+        (words["beside"], beside, "extra"),
+        (words["framing"], budget.total_used - beside - in_text, "framing"),
+    ]
     within: dict[str, Counter[str]] = {}
     for item in built.kept:
         within.setdefault(item.source, Counter())[section_class(item.section)] += item.tokens
     sources, seen = [], Counter[str]()
     for name, use in sorted(built.sources.items(), key=lambda item: -item[1].tokens):
         kind = within[name].most_common(1)[0][0] if name in within else "extra"
-        sources.append((name, use.tokens, f"{kind} shade-{min(seen[kind], 3)}"))
+        sources.append((source_name(name, words), use.tokens, f"{kind} shade-{min(seen[kind], 3)}"))
         seen[kind] += use.tokens > 0
-    limit = built.budget.total_limit
+    apart = sum(item.tokens for item in built.kept if not item.rendered)  # images, and tools that go through the API
+    fixed = in_text + apart - sum(tokens for _, tokens, _ in sources)
+    framing = budget.total_used - in_text - apart
+    sources += [(words["fixed"], fixed, "output"), (words["framing"], framing, "framing")]
+    limit, free = budget.total_limit, words["free"]
     return {"sections": bar(by_section, limit, free), "sources": bar(sources, limit, free)}
 
 
-def candidates_of(built: BuiltContext, whole: bool) -> list[dict[str, Any]]:
+def section_name(section: str, words: Mapping[str, str]) -> str:
+    """Return a section in the language of the page; what callers have named keeps its name."""
+    return words.get(f"part_{_CLASSES[section]}", section) if section in _CLASSES else section
+
+
+def source_name(source: str, words: Mapping[str, str]) -> str:
+    """Return a source in the language of the page; those that callers have named keep their names."""
+    return words.get(f"source_{source}", source)
+
+
+def candidates_of(built: BuiltContext, whole: bool, size_of: Size) -> list[dict[str, Any]]:
     """Return a row for each candidate, the kept ones first in order of choice; `number` finds it again.
 
-    Unless `whole`, the first ROWS of the kept and of the dropped ones.
+    Unless `whole`, the first ROWS of the kept and of the dropped ones. `size_of` tells the tokens that an item has
+    taken, or would have taken (sizes.py).
     """
     most = None if whole else ROWS
-    kept = [_row(number, item) for number, item in enumerate(built.kept[:most])]
-    return kept + [_row(number, item) for number, item in enumerate(built.dropped[:most], len(built.kept))]
+    kept = [_row(number, item, size_of) for number, item in enumerate(built.kept[:most])]
+    dropped = enumerate(built.dropped[:most], len(built.kept))
+    return kept + [_row(number, item, size_of) for number, item in dropped]
 
 
-def _row(number: int, item: Decision) -> dict[str, Any]:
+def _row(number: int, item: Decision, size_of: Size) -> dict[str, Any]:
     text = item.packet.content or item.detail
     return {
         "number": number,
@@ -137,7 +174,7 @@ def _row(number: int, item: Decision) -> dict[str, Any]:
         "relevance": item.relevance,
         "recency": item.recency,
         "score": item.score,
-        "tokens": item.tokens,
+        "tokens": size_of(item),
         "fate": item.action if item.kept else item.reason,
         "why": item.detail,
         "cite": str(item.packet.meta.get("cite", "")),
@@ -145,12 +182,12 @@ def _row(number: int, item: Decision) -> dict[str, Any]:
     }
 
 
-def candidate_of(built: BuiltContext, number: int) -> tuple[dict[str, Any], Decision] | None:
+def candidate_of(built: BuiltContext, number: int, size_of: Size) -> tuple[dict[str, Any], Decision] | None:
     """Return one candidate whole, None when there is no such number."""
     items = (*built.kept, *built.dropped)
     if not 0 <= number < len(items):
         return None
-    return _row(number, items[number]), items[number]
+    return _row(number, items[number], size_of), items[number]
 
 
 def preview(text: str) -> str:

@@ -2,6 +2,18 @@
 // Sliders that rebuild, tables that sort and filter, "/" for the search. The pages work without any of it.
 document.documentElement.classList.add("scripted");
 
+// Times in the viewer's own zone; as they came, in UTC, they are in the title.
+function localTimes(within) {
+  const two = (number) => String(number).padStart(2, "0");
+  for (const time of within.querySelectorAll("time[data-local]")) {
+    const at = new Date(time.dateTime);
+    if (Number.isNaN(at.getTime())) continue;
+    const day = [at.getFullYear(), two(at.getMonth() + 1), two(at.getDate())].join("-");
+    time.textContent = `${day} ${[at.getHours(), at.getMinutes(), at.getSeconds()].map(two).join(":")}`;
+  }
+}
+localTimes(document);
+
 function sort(button) {
   const head = button.closest("th"), table = button.closest("table"), body = table.tBodies[0];
   const column = Number(button.dataset.sort), number = button.dataset.kind === "number";
