@@ -57,6 +57,7 @@ bench: $(VENV)/.tested
 	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/memory.py
 	$(BIN)/python benchmarks/locomo.py
+	$(BIN)/python benchmarks/locomo_settings.py
 	$(BIN)/python benchmarks/freshness.py
 	$(BIN)/python benchmarks/recency_forms.py
 	$(BIN)/python benchmarks/mcp_server.py

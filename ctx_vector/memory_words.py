@@ -5,7 +5,9 @@ them to the two turns before it and the two after it, at half their count: it is
 so long that it stands for itself (`dialogue.stands_alone`) neither lends nor borrows. Each language is a collection.
 
 Evidence recall on five LoCoMo conversations at 500 / 1,000 / 2,000 tokens, for the hybrid: the text alone 0.78 / 0.84 /
-0.90, with neighbours 0.81 / 0.88 / 0.92, their dates and stems too 0.83 / 0.89 / 0.93.
+0.90, with neighbours 0.81 / 0.88 / 0.92, their dates and stems too 0.83 / 0.88 / 0.93. Tried besides, for
+at most 0.006: more for turns of a speaker whom the query names, for those whose session or neighbours are relevant, for
+short ones, and a second query made of the three best.
 
 Words are read from SQLite at the first search by keywords (some 20,000 memories a second), and from then on only those
 of memories that changed. Nothing of them is written anywhere.
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WordRules:
-    """What counts as a memory's words. Measured on conversations it had not seen (benchmarks/locomo.py).
+    """What counts as a memory's words; chosen as benchmarks/locomo_settings.py says.
 
     `near` is what a word of the next turn counts, of the one after it, and so on, in both directions; none: a text by
     itself. `dated`: the date is among the words. `keys_of` makes a text's terms, `common` is what share of ordinary
