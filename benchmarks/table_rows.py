@@ -127,6 +127,7 @@ def _rows_of_recall(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
                 "只看年龄，全部默认值",
                 f"{before:.3f}, {after:.3f}",
             )
+    yield from _passages(results)
     forms = results.get("recency_forms")
     if forms:
         age, default = "exp by type, episodic floor 0.7", "newer takes over, line 0.5, half of the budget (default)"
@@ -136,6 +137,30 @@ def _rows_of_recall(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
             "100 条互不相干、日期随机的记忆：正确的一条排在第一，只看年龄，全部默认值",
             f"{before:.3f}, {after:.3f}",
         )
+
+
+def _passages(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
+    sizes = ("64", "128", "224", "320")
+    chunk_size = results.get("chunk_size", {}).get("bilingual_knowledge", {})
+    for strategy, zh in (("cosine", "余弦"), ("hybrid", "混合")):
+        if strategy in chunk_size:
+            means = chunk_size[strategy]["means"]
+            yield (
+                "bilingual knowledge (232 questions): the words that answer are in a context of 1,000 tokens, "
+                f"chunks of {' / '.join(sizes)} tokens, {strategy}",
+                f"双语知识（232 问）：1,000 token 的上下文含有答案原文，分块 {' / '.join(sizes)} token，{zh}",
+                " / ".join(f"{means[size]['answer_recall@1000']:.3f}" for size in sizes),
+            )
+    bilingual = results.get("bilingual", {}).get("own", {})
+    cases = [f"{asked}, answered in {said}" for asked in ("en", "zh") for said in ("its own", "the other")]
+    for arm, zh in (("raw cosine", "原始余弦"), ("cosine", "余弦"), ("hybrid", "混合")):
+        if arm in bilingual:
+            yield (
+                "bilingual knowledge: the first hit answers; English questions, the answer in English / in Chinese "
+                f"only, Chinese ones, in Chinese / in English only, {arm}",
+                f"双语知识：首条即答案；英文提问，答案只在英文 / 只在中文，中文提问，答案只在中文 / 只在英文，{zh}",
+                " / ".join(f"{bilingual[arm][case]['r@1']:.3f}" for case in cases),
+            )
 
 
 _VERDICTS = {"better": "更好", "worse": "更差", "no difference shown": "未显示差异"}
