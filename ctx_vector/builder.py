@@ -359,12 +359,15 @@ class ContextBuilder:
             self._tokenizer = tokenizer_fingerprint(self.counter), list(framing(self.counter))
         return self._tokenizer
 
-    def _facts(self, config: ContextConfig) -> dict[str, Any]:
+    def _facts(self, trace: Trace) -> dict[str, Any]:
         """Return what a build was made with: names, fingerprints, versions."""
-        encoder = self._shared.loaded()
-        live = self._shared.live
+        config, encoder, live = trace.config, self._shared.loaded(), self._shared.live
+        knowledge = getattr(self.rag_tool, "knowledge", None)
+        found = "knowledge" in trace.asked and all(fault.source != "knowledge" for fault in trace.gathered.faults)
         try:
-            version = getattr(getattr(self.rag_tool, "knowledge", None), "version", None)
+            version = getattr(knowledge, "searched", None) if found else None  # saves reading it once more
+            if version is None:
+                version = getattr(knowledge, "version", None)
             if version is None and live is not None:
                 version = live.knowledge_version()
         except CtxVectorError:  # a knowledge base that broke is a fault in the record already

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_vector.allocation import Layers
 from ctx_vector.compress import Shortener
-from ctx_vector.config import ContextConfig
 from ctx_vector.diversity import Variety
 from ctx_vector.filling import fill
 from ctx_vector.history import History
@@ -46,7 +45,7 @@ class Means:
     scorer: Callable[[], Scorer]
     encoder: Callable[[], Encoder]
     calibration: Callable[[bool], Calibration | None]
-    facts: Callable[[ContextConfig], dict[str, Any]]
+    facts: Callable[[Trace], dict[str, Any]]
     summarizer: Summarizer | None = None
     second: SecondPass | None = None
 
@@ -126,7 +125,7 @@ def _shortener(trace: Trace, means: Means) -> Shortener:
 def _meta(trace: Trace, history: History, template: Template, means: Means) -> dict[str, Any]:
     from ctx_vector import __version__
 
-    trace.facts = trace.facts or means.facts(trace.config)
+    trace.facts = trace.facts or means.facts(trace)
     return {
         "build_id": os.urandom(16).hex(),
         "version": __version__,

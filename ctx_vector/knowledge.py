@@ -130,6 +130,12 @@ class KnowledgeBase:
         with self._store.read() as conn:
             return catalog.active_version(conn)
 
+    @property
+    def searched(self) -> int:
+        """The version that the last search looked at; before the first one, the active version."""
+        view = self._view
+        return self.version if view is None else view.version
+
     # -- changing what is in it ---------------------------------------------------------------------------------
 
     def sync(
