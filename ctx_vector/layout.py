@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ctx_vector.stages import TokenCounter
+from ctx_vector.tokens import ending
 
 ROLE, TASK, STATE, EVIDENCE, CONTEXT, OUTPUT = (
     "Role & Policies", "Task", "State", "Evidence", "Context", "Output",
@@ -188,7 +189,7 @@ class Layout:
         """Return what a blank line after `text` adds: 0 or 1 with cl100k."""
         extra = self._extras.get(text)
         if extra is None:
-            end = _ending(text)
+            end = ending(text)
             extra = self._extras[text] = self.counter.count(end + "\n") - self.counter.count(end)
         return extra
 
@@ -483,15 +484,3 @@ class Layout:
                 if group.apart or group.joined:
                     shares |= {id(piece): piece.message_tokens for piece in group.pieces}
         return shares
-
-
-def _ending(text: str) -> str:
-    """Return the end of a text that decides what a line break after it costs: its last marks, without the word before.
-
-    cl100k never joins a word or a number with what follows it; marks it joins with the blank before and the line
-    breaks after.
-    """
-    at = len(text.rstrip())
-    while at and not (text[at - 1].isalnum() or text[at - 1].isspace()):
-        at -= 1
-    return text[at - 1 :] if at and text[at - 1] == " " else text[at:]

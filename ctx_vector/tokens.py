@@ -37,6 +37,7 @@ _BLANKS: Final = "\t\v\f \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u30
 _WIDE_GAP = re.compile(f"(?<![{_BLANKS}])[{_BLANKS}]{{50000,}}+(?=[^\r\n])")
 _SAFE_LENGTH: Final = 49_000  # of a text that cannot hold such a gap
 _LONG_KEY: Final = 2_000
+_MOST_CUT: Final = 64
 # joiners, half-width voicing marks, the vowels and finals of conjoining Hangul, skin tones, tags
 _EXTENDERS = re.compile(
     "[\u200c\u200d\uff9e\uff9f\u1160-\u11ff\ud7b0-\ud7ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
@@ -134,6 +135,7 @@ class TokenCounter:
         self.additive = isinstance(tokenizer, str) and tokenizer == DEFAULT_TOKENIZER
         self._cache_size = cache_size
         self._cache: OrderedDict[str | bytes, int] = OrderedDict()
+        self._cut: dict[str, Sequence[int]] = {}  # the tokens of texts that were truncated last
         self._lock = threading.Lock()
         self._encode: Encode | None = None
         if callable(tokenizer):
@@ -194,12 +196,31 @@ class TokenCounter:
             if found is not None:
                 cache.move_to_end(key)
                 return found
-        tokens = self._count_now(text)
-        with self._lock:
-            cache[key] = tokens
-            if len(cache) > self._cache_size:
-                cache.popitem(last=False)
+        tokens = self._count_lines(text) if key is text and text.endswith("\n") else self._count_now(text)
+        self._remember(key, tokens)
         return tokens
+
+    def _remember(self, key: str | bytes, tokens: int) -> None:
+        with self._lock:
+            self._cache[key] = tokens
+            if len(self._cache) > self._cache_size:
+                self._cache.popitem(last=False)
+
+    def _count_lines(self, text: str) -> int:
+        """Count lines as the first one, the last one, and those between: label, text and marker of an item, of which
+        the text is often known.
+        """
+        if not self.additive:
+            return self._count_now(text)
+        first, last = text.find("\n") + 1, text.rfind("\n", 0, -1) + 1
+        parts = [text[:first], text[first:last], text[last:]] if last else [text]
+        if any(part[:1].isspace() for part in parts):  # where there may be a line break, counts may not add
+            return self._count_now(text)
+        total = 0
+        for part in filter(None, parts):
+            end = ending(part[:-1])
+            total += self.count(part[:-1]) + (self._count_now(end + "\n") - self._count_now(end) if end else 1)
+        return total
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
         """Return the counts of many texts, each equal to its single `count`."""
@@ -239,7 +260,15 @@ class TokenCounter:
         encode = self._loaded() if self.additive and len(text) <= _SAFE_LENGTH else None
         if not isinstance(encode, _Cl100k):
             return self.count(text), 0
-        tokens = encode(text)
+        with self._lock:
+            tokens = self._cut.get(text)
+        if tokens is None:
+            tokens = encode(text)
+            if len(text) <= _LONG_KEY:  # what did not fit once, often does not fit the next time
+                with self._lock:
+                    self._cut[text] = tokens
+                    if len(self._cut) > _MOST_CUT:
+                        del self._cut[next(iter(self._cut))]
         return len(tokens), min(encode.reach(tokens[:limit]), len(text) - 1)
 
     def truncate(self, text: str, max_tokens: int) -> str:
@@ -259,13 +288,15 @@ class TokenCounter:
         low, low_count, high, high_count = 0, 0, len(text), total
         if guess and text[guess] == " " and not text[guess - 1].isspace():
             low, low_count = guess, max_tokens
+            if guess <= _LONG_KEY:
+                self._remember(text[:guess], max_tokens)
         halve = False
         while high - low > 1 and low_count < max_tokens:
             share = 0.5 if halve else (max_tokens - low_count) / max(1, high_count - low_count)
             halve = not halve and not guess
             middle = guess or min(high - 1, max(low + 1, low + int((high - low) * share)))
+            tokens = self.count(text[:middle]) if guess else self._count_now(text[:middle])
             guess = 0
-            tokens = self._count_now(text[:middle])
             if tokens <= max_tokens:
                 low, low_count = middle, tokens
             else:
@@ -274,6 +305,18 @@ class TokenCounter:
         while cut and len(cut) < low and self._count_now(cut) > max_tokens:
             cut = text[: _whole_characters(text, len(cut) - 1)]
         return cut
+
+
+def ending(text: str) -> str:
+    """Return the end of a text that decides what a line break after it costs: its last marks, without the word before.
+
+    cl100k never joins a word or a number with what follows it; marks it joins with the blank before and the line
+    breaks after.
+    """
+    at = len(text.rstrip())
+    while at and not (text[at - 1].isalnum() or text[at - 1].isspace()):
+        at -= 1
+    return text[at - 1 :] if at and text[at - 1] == " " else text[at:]
 
 
 def framing(counter: Any) -> tuple[int, int]:

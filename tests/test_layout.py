@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from pipeline_help import FRAGMENTS, STEADY, chaos, message_tokens, short_chaos, tokens
 
 from ctx_vector import ContextConfig, ContextPacket, TokenCounter
-from ctx_vector.layout import Layout, _ending
+from ctx_vector.layout import Layout
 from ctx_vector.packets import Candidate, Message
 from ctx_vector.structure import TEXTS, Template, slot_of
+from ctx_vector.tokens import ending
 
 COUNTER = TokenCounter()
 KINDS = [
@@ -93,7 +94,7 @@ def test_the_sums_are_the_exact_counts_after_every_step(query, moves, style, evi
 @given(st.one_of(chaos, st.text(alphabet=" .!?-'\"a1字é\u0301\t…¹½", max_size=20)))
 def test_the_end_of_a_text_decides_what_a_blank_line_costs(text):
     text = text.encode("utf-8", "replace").decode()
-    end = _ending(text + "\n")
+    end = ending(text + "\n")
     assert (text + "\n").endswith(end)
     assert tokens(end + "\n") - tokens(end) == tokens(text + "\n\n") - tokens(text + "\n")
 
@@ -101,7 +102,7 @@ def test_the_end_of_a_text_decides_what_a_blank_line_costs(text):
 def test_the_end_of_every_pair_of_fragments():
     for one, other in itertools.product(FRAGMENTS, repeat=2):
         text = (one + other).encode("utf-8", "replace").decode() + "\n"
-        end = _ending(text)
+        end = ending(text)
         assert tokens(end + "\n") - tokens(end) == tokens(text + "\n") - tokens(text)
 
 

@@ -184,6 +184,23 @@ def test_counts_add_for_any_texts(first: str, second: str) -> None:
 
 @settings(max_examples=300)
 @given(
+    st.lists(
+        st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=8)), max_size=6).map("".join),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_lines_are_counted_exactly_whatever_is_known_of_them(lines: list[str]) -> None:
+    text, counter = "\n".join(lines) + "\n", TokenCounter()
+    assert counter.count(text) == exact(clean_text(text))
+    for limit in (1, 3, 8):
+        cut = counter.truncate(text, limit)
+        for around in (f"{cut}\n", f"[Source: a]\n{cut}\n[...]\n", cut):
+            assert counter.count(around) == exact(around)
+
+
+@settings(max_examples=300)
+@given(
     st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=8)), max_size=12).map("".join),
     st.lists(st.one_of(st.sampled_from(HOSTILE), st.text(max_size=8)), max_size=12).map("".join),
 )
