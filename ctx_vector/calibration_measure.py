@@ -15,7 +15,6 @@ from ctx_vector.calibration import (
     KEYWORD_WEIGHT,
     LANGUAGES,
     QUERY_SHARE,
-    TEXT_SHARE,
     Calibration,
     HybridMap,
     PairMap,
@@ -73,7 +72,7 @@ def measure(encoder: Encoder, rows: Sequence[dict[str, str]], keyword_weight: fl
             mean = float(cosines[apart].mean())
             by_query = (cosines.sum(1) - own) / (count - 1) - mean
             by_text = (cosines.sum(0) - own) / (count - 1) - mean
-            excess = cosines - mean - QUERY_SHARE * by_query[:, None] - TEXT_SHARE * by_text[None, :]
+            excess = cosines - mean - QUERY_SHARE * by_query[:, None] - np.maximum(by_text, 0.0)[None, :]
             pairs[q, d], seen = points_of(mean, excess[apart], np.diag(excess))
             report |= {f"{name}_{q}_{d}": share for name, share in seen.items()}
             words = keyword_shares(rows, q, d)

@@ -1,6 +1,7 @@
 """Dense retrieval: the rows of a view with the highest calibrated relevance, as if all had been scored.
 
-Within a language, relevance ranks like the inner product with one vector (`Asked.direction`). So rows are named by
+Within a language, relevance ranks like the inner product of ranked rows (`Calibration.ranked`) with one vector
+(`Asked.direction`). So rows are named by
 that, a few more than are wanted, and scored exactly with the vectors that SQLite has; then it is checked that no row
 that was not named could have reached the scores that count, else more are named:
 
@@ -87,7 +88,8 @@ def _sieved(view: View, sieve: Sieve, asked: Asked, points: Scores, limit: int, 
         groups = sieve.groups(places)
 
         def scored(some: Ids, places: Ids = places) -> Found:
-            ids, vectors, groups = sieve.rows(places[some])
+            ids, ranked, groups = sieve.rows(places[some])
+            vectors = ranked[:, : view.dim]
             excess, cosines = asked.excess(vectors, points[:, groups])
             return Found(ids, vectors, asked.relevance(excess, points[:, groups]), cosines)
 

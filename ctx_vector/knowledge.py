@@ -27,7 +27,7 @@ from ctx_vector.audit_purge import Audits
 from ctx_vector.catalog import Switch, Version
 from ctx_vector.dense import best_rows
 from ctx_vector.encoding_cache import check_model
-from ctx_vector.errors import InputError, StoreError
+from ctx_vector.errors import InputError, ModelError, StoreError
 from ctx_vector.filters import allowed_rows
 from ctx_vector.hits import Hit, embedded_texts, hit_rows, looked_again, make_hit, rank
 from ctx_vector.keyword_rows import KnowledgeWords, load_words
@@ -122,6 +122,14 @@ class KnowledgeBase:
             from ctx_vector.calibration import load_calibration
 
             self._calibration = load_calibration(self.encoder)
+        return self._calibration
+
+    def _calibration_at_hand(self) -> Calibration | None:
+        """Return the calibration if it takes no encoder to be opened, and nothing to be measured."""
+        if self._calibration is None and self._encoder is not None:
+            from ctx_vector.calibration import known_calibration
+
+            self._calibration = known_calibration(self._encoder)
         return self._calibration
 
     @property
@@ -452,11 +460,13 @@ class KnowledgeBase:
             view = self._current(conn)
             if check or view.fingerprint != self.encoder.fingerprint:
                 check_model(conn, self._store, self.encoder)
+            if view.calibration is None and len(view.ids):
+                view = self._current(conn, self.calibration)
             yield conn, view
 
-    def _current(self, conn: sqlite3.Connection) -> View:
+    def _current(self, conn: sqlite3.Connection, calibration: Calibration | None = None) -> View:
         with self._view_lock:
-            view = load_view(conn, self.path, self._view)
+            view = load_view(conn, self.path, self._view, calibration or self._calibration_at_hand())
             # a thread that took its snapshot earlier must not put an older view back
             if self._view is None or view.generation >= self._view.generation:
                 self._view = view
@@ -469,11 +479,13 @@ class KnowledgeBase:
             return self._words
 
     def _refresh_files(self) -> None:
-        with self._store.read() as conn:
-            view = self._current(conn)
         try:
+            with self._store.read() as conn:
+                view = self._current(conn)
+                if view.calibration is None and any(len(rows) >= self._file_rows for rows in view.indexes.values()):
+                    view = self._current(conn, self.calibration)
             refresh_files(self._store, view, file_rows=self._file_rows, graph_rows=self._graph_rows)
-        except StoreError as error:  # what was asked for is done; without the file, rows are read from SQLite
+        except (StoreError, ModelError) as error:  # what was asked for is done; without the file, SQLite is read
             log.warning("no index file written: %s", error)
 
     def close(self) -> None:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _LARGEST: Final = 127
 _SHIFT: Final = 128  # FAISS keeps a signed byte as an unsigned one
 _BLOCK: Final = 256  # rows at a time, so that what is worked on stays in the cache
+_REGISTER: Final = 16
 _LEAST_STEP: Final = 1e-9  # of a column whose numbers are all the same
 
 
@@ -50,7 +51,9 @@ class Sieve:
         pairs = list(zip(self._vectors, means, strict=True))
         reach = [np.maximum(rows.max(0) - mean, mean - rows.min(0)) for rows, mean in pairs]
         self._step = np.maximum(np.max(reach, 0) / _LARGEST, np.float32(_LEAST_STEP))  # of a byte in each column
-        codes = np.empty((len(self), self._means.shape[1]), np.uint8)
+        dim = self._means.shape[1]
+        # FAISS is quick with whole registers only
+        codes = np.full((len(self), dim + -dim % _REGISTER), _SHIFT, np.uint8)
         self._error = self._longest = norm = 0.0
         at = 0
         for rows, mean in pairs:
@@ -59,13 +62,13 @@ class Sieve:
                 residual = block - mean
                 code = np.rint(residual / self._step)
                 residual -= code * self._step
-                codes[at : at + len(block)] = code + _SHIFT
+                codes[at : at + len(block), :dim] = code + _SHIFT
                 at += len(block)
                 self._error = max(self._error, _longest(residual))
                 self._longest = max(self._longest, _longest(code))
                 norm = max(norm, _longest(block))
         # float32 rounds the products with the bytes, the mean and the row: dim * 2**-24 of the norms each at the worst
-        self._error += norm * codes.shape[1] * 2.0**-22
+        self._error += norm * dim * 2.0**-22
         faiss = load_faiss()
         kind, metric = faiss.ScalarQuantizer.QT_8bit_direct_signed, faiss.METRIC_INNER_PRODUCT
         self._index: Any = faiss.IndexScalarQuantizer(codes.shape[1], kind, metric)
@@ -84,7 +87,9 @@ class Sieve:
         unit = float(np.abs(scaled).max()) / _LARGEST or 1.0
         code = np.rint(scaled / unit)
         with one_thread(load_faiss()):
-            near, places = self._index.search(code[None], k)
+            padded = np.zeros((1, self._index.d), np.float32)
+            padded[0, : len(code)] = code
+            near, places = self._index.search(padded, k)
         residual = scaled - code * np.float32(unit)
         error = self._error * math.sqrt(vector @ vector) + self._longest * math.sqrt(residual @ residual)
         return places[0], near[0] * np.float32(unit), self._means @ vector, error

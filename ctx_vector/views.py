@@ -1,7 +1,8 @@
 """What a search looks at: the live rows of the active version, as one index a language.
 
 Raw cosines of different languages do not compare (unrelated Chinese passages lie above matched English ones), so each
-language is searched for its own best candidates. A view is loaded from SQLite, immutable, and replaced when the
+language is searched for its own best candidates. Rows have two more numbers than a vector, by which they rank exactly
+(`Calibration.ranked`), unless nobody asks anything of the view. A view is loaded from SQLite, immutable, and replaced when the
 knowledge base's generation changes; then only vectors that were not loaded before are read.
 
 From `file_rows` rows of a language on, its index is a file made by the last run (from `graph_rows` on, a graph), and
@@ -14,9 +15,10 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,8 +34,11 @@ from ctx_vector.versions import document_of, newer, version_key
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ctx_vector.calibration import Calibration
     from ctx_vector.hits import HitRow
     from ctx_vector.index import Ids, Vectors
+
+    Ranked = Callable[[Vectors], Vectors]
 
 FILE_ROWS: Final = 50_000  # with fewer, reading SQLite takes under a quarter of a second
 GRAPH_ROWS: Final = 100_000  # with fewer, exact search takes under 9 ms
@@ -78,6 +83,7 @@ class View:
     indexes: Mapping[str, FlatIndex | TailedIndex]
     files: Mapping[str, IndexFile]
     has_expiring: bool
+    calibration: Calibration | None  # by which the rows are ranked; None: they are plain vectors
     known: dict[int, HitRow] = field(default_factory=dict)  # rows of chunks found so far: hits.py
     _facts: dict[str, Any] = field(default_factory=dict)
 
@@ -110,7 +116,7 @@ class View:
                 at = np.searchsorted(part.ids, ids)
                 at[at == len(part)] = 0
                 hit = part.ids[at] == ids
-                out[hit] = part.vectors[at[hit]]
+                out[hit] = part.vectors[:, : self.dim][at[hit]]
                 missing &= ~hit
         if missing.any():
             wanted = ids[missing]
@@ -179,9 +185,16 @@ class DocumentFacts:
     metadata: Mapping[str, Any]
 
 
-def load_view(conn: sqlite3.Connection, folder: Path, old: View | None) -> View:
-    """Return the view of the snapshot that `conn` is in; `old` itself when nothing has changed."""
+def load_view(conn: sqlite3.Connection, folder: Path, old: View | None, calibration: Calibration | None) -> View:
+    """Return the view of the snapshot that `conn` is in; `old` itself when nothing has changed.
+
+    Without a calibration it is for looking up documents, not for searching, and any old one will do.
+    """
+    if calibration is None and old is not None:
+        calibration = old.calibration
     generation = int(get_meta(conn, "generation", 0))
+    if old is not None and old.calibration is not calibration:
+        old = None
     if old is not None and old.generation == generation:
         return old
     version = catalog.active_version(conn)
@@ -191,22 +204,35 @@ def load_view(conn: sqlite3.Connection, folder: Path, old: View | None) -> View:
     fingerprint, dim = model or ("", 0)
     if old is not None and old.fingerprint != fingerprint:
         old = None
+    if calibration is not None and calibration.dim != dim:
+        calibration = None  # of another model: there will be no search
     live = _live_rows(conn, version)
-    files = {file.language: file for file in _files(conn) if file.fingerprint == fingerprint}
+    files = {file.language: file for file in _files(conn) if file.fingerprint == _ranking(fingerprint, calibration)}
     indexes: dict[str, FlatIndex | TailedIndex] = {}
     for language, (ids, _) in live.items():
         before = old.indexes.get(language) if old else None
+        ranked = _identity if calibration is None else partial(calibration.ranked, language)
         if language in files:
             base = _opened(folder, files[language], before, old)
             if base is not None:
-                indexes[language] = _tailed(conn, base, ids, before, dim)
+                indexes[language] = _tailed(conn, base, ids, before, dim, ranked)
                 continue
-        indexes[language] = _flat(conn, ids, before, dim)
+        indexes[language] = _flat(conn, ids, before, dim, ranked)
     all_ids = np.concatenate([ids for ids, _ in live.values()]) if live else np.empty(0, np.int64)
     documents = np.concatenate([found for _, found in live.values()]) if live else np.empty(0, np.int64)
     order = np.argsort(all_ids)
     expiring = conn.execute("SELECT 1 FROM documents WHERE expires_at IS NOT NULL LIMIT 1").fetchone() is not None
-    return View(generation, version, fingerprint, dim, all_ids[order], documents[order], indexes, files, expiring)
+    all_ids, documents = all_ids[order], documents[order]
+    return View(generation, version, fingerprint, dim, all_ids, documents, indexes, files, expiring, calibration)
+
+
+def _ranking(fingerprint: str, calibration: Calibration | None) -> str:
+    """Return what the rows of an index file depend on."""
+    return f"{fingerprint} {calibration.hash}" if calibration else ""
+
+
+def _identity(vectors: Vectors) -> Vectors:
+    return vectors
 
 
 def _live_rows(conn: sqlite3.Connection, version: int) -> dict[str, tuple[Ids, Ids]]:
@@ -245,18 +271,20 @@ def _read_vectors(conn: sqlite3.Connection, ids: Ids, dim: int) -> Vectors:
     return flat.reshape(len(ids), dim)
 
 
-def _flat(conn: sqlite3.Connection, ids: Ids, before: FlatIndex | TailedIndex | None, dim: int) -> FlatIndex:
+def _flat(
+    conn: sqlite3.Connection, ids: Ids, before: FlatIndex | TailedIndex | None, dim: int, ranked: Ranked
+) -> FlatIndex:
     if not isinstance(before, FlatIndex):
-        return FlatIndex(ids, _read_vectors(conn, ids, dim))
+        return FlatIndex(ids, ranked(_read_vectors(conn, ids, dim)))
     if np.array_equal(before.ids, ids):
         return before
-    matrix = np.empty((len(ids), dim), np.float32)
+    matrix = np.empty((len(ids), before.dim), np.float32)
     at = np.searchsorted(before.ids, ids)
     at[at == len(before)] = 0
     kept = before.ids[at] == ids
     matrix[kept] = before.vectors[at[kept]]
     if not kept.all():
-        matrix[~kept] = _read_vectors(conn, ids[~kept], dim)
+        matrix[~kept] = ranked(_read_vectors(conn, ids[~kept], dim))
     return FlatIndex(ids, matrix)
 
 
@@ -287,14 +315,19 @@ def _opened(
 
 
 def _tailed(
-    conn: sqlite3.Connection, base: FlatIndex | GraphIndex, ids: Ids, before: FlatIndex | TailedIndex | None, dim: int
+    conn: sqlite3.Connection,
+    base: FlatIndex | GraphIndex,
+    ids: Ids,
+    before: FlatIndex | TailedIndex | None,
+    dim: int,
+    ranked: Ranked,
 ) -> TailedIndex:
     gone = np.setdiff1d(base.ids, ids, assume_unique=True)
     fresh = np.setdiff1d(ids, base.ids, assume_unique=True)
     tail = None
     if len(fresh):
         known = before.tail if isinstance(before, TailedIndex) else None
-        tail = _flat(conn, fresh, known, dim)
+        tail = _flat(conn, fresh, known, dim, ranked)
     return TailedIndex(base, gone, tail)
 
 
@@ -350,12 +383,14 @@ def _write_file(store: Store, view: View, language: str, kind: str) -> IndexFile
         live = _live_rows(conn, view.version).get(language)
         ids = live[0] if live else np.empty(0, np.int64)
         vectors = _read_vectors(conn, ids, view.dim)
-    index = (GraphIndex if kind == GraphIndex.kind else FlatIndex)(ids, vectors)
-    name = f"index-{view.fingerprint[-12:]}-v{view.version}-g{view.generation}-{language}.ctxidx"
+    assert view.calibration is not None  # refresh_files has seen to it
+    index = (GraphIndex if kind == GraphIndex.kind else FlatIndex)(ids, view.calibration.ranked(language, vectors))
+    ranking = _ranking(view.fingerprint, view.calibration)
+    name = f"index-{view.fingerprint[-12:]}-{ranking[-6:]}-v{view.version}-g{view.generation}-{language}.ctxidx"
     name = "".join(char if char.isalnum() or char in "-_." else "_" for char in name)
-    label = {"fingerprint": view.fingerprint, "version": view.version, "language": language}
+    label = {"fingerprint": ranking, "version": view.version, "language": language}
     size, digest = save_index(store.path.parent / name, index, label)
-    return IndexFile(name, view.fingerprint, view.version, language, kind, len(ids), view.dim, size, digest)
+    return IndexFile(name, ranking, view.version, language, kind, len(ids), index.dim, size, digest)
 
 
 def delete_files(folder: Path, keep: set[str]) -> None:

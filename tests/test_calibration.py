@@ -19,7 +19,6 @@ from ctx_vector.calibration import (
     LANGUAGES,
     OTHER_LANGUAGE,
     QUERY_SHARE,
-    TEXT_SHARE,
     Calibration,
     PairMap,
     language_of,
@@ -120,7 +119,7 @@ def by_hand(found: Calibration, query_text: str, query: np.ndarray, text: str, v
     g = pair.unrelated
     to_query = dot(query, found.passages[said]) - g
     to_text = dot(vector, found.questions[asked]) - g
-    e = dot(query, vector) - g - QUERY_SHARE * to_query - TEXT_SHARE * to_text
+    e = dot(query, vector) - g - QUERY_SHARE * to_query - (to_text if to_text > 0 else 0)
     if e < pair.line:
         value = 0.1 * math.exp(3 / pair.line * (e - pair.line))
     elif e < pair.match:
@@ -185,14 +184,26 @@ def test_the_least_product_of_a_relevance_is_just_below_it(shipped: Calibration,
     assert np.isfinite(query.least_products(1.0, points)).all()
 
 
-@pytest.mark.parametrize("asked", LANGUAGES)
-def test_texts_of_a_language_rank_by_the_direction_as_by_their_relevance(shipped: Calibration, asked: str) -> None:
+@pytest.mark.parametrize("asked", [*LANGUAGES, "other"])
+@pytest.mark.parametrize("said", [*LANGUAGES, "other"])
+def test_texts_of_a_language_rank_by_the_direction_as_by_their_relevance(
+    shipped: Calibration, asked: str, said: str
+) -> None:
     rng = np.random.default_rng(3)
-    rows = shipped.passages["zh"] + rng.standard_normal((300, 384)).astype(np.float32) * 0.02
-    query = shipped.asked({"en": "a", "zh": "文"}[asked], shipped.questions[asked] + rows[0])
-    points = query.points(["zh"])
+    rows = shipped.mean_passage(said) + rng.standard_normal((300, 384)).astype(np.float32) * 0.02
+    questions = shipped.questions["en" if asked == "en" else "zh"]
+    rows += np.linspace(-0.1, 0.2, 300).astype(np.float32)[:, None] * questions
+    query = shipped.asked({"en": "a", "zh": "文", "other": "博物館はどこですか"}[asked], questions + 0.5 * rows[0])
+    points = query.points([said])
     excess, cosines = query.excess(rows, points)
-    products = rows.astype(np.float64) @ query.direction.astype(np.float64)
+    ranked = shipped.ranked(said, rows)
+    assert ranked.shape == (300, 386) and (ranked[:, :384] == rows).all()
+    # on both sides of what is usual, and what is over it is lost
+    over = rows.astype(np.float64) @ questions.astype(np.float64) - points[0]
+    assert over.min() < -0.05 and over.max() > 0.05
+    assert ranked[:, 384 if asked == "en" else 385] == pytest.approx(np.maximum(over, 0), abs=1e-6)
+    assert excess == pytest.approx(cosines - points[0] - points[1] - np.maximum(over, 0), abs=1e-12)
+    products = ranked.astype(np.float64) @ query.direction.astype(np.float64)
     assert query.excess_of(products, points) == pytest.approx(excess, abs=1e-6)
     assert (np.argsort(cosines) != np.argsort(excess)).any()
     order = np.argsort(products)
@@ -401,6 +412,7 @@ BROKEN = {
     "no centred pairs": lambda v: broken(v, centred={}),
     "no hybrid": lambda v: broken(v, hybrid={}),
     "a hybrid without a unit": lambda v: broken(v, hybrid={key: [0.0, *row[1:]] for key, row in v["hybrid"].items()}),
+    "measured for an older formula": lambda v: json.dumps({key: value for key, value in v.items() if key != "formula"}),
     "an older format": lambda v: json.dumps({key: value for key, value in v.items() if key != "centred"}),
     "pairs as a list": lambda v: broken(v, pairs=[1]),
     "odd pair name": lambda v: broken(v, pairs={"enen": [0, 1, 2, 3]}),

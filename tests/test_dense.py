@@ -37,11 +37,11 @@ def tied(rng, rows):
     return rows[rng.integers(0, max(1, len(rows) // 40), len(rows))]
 
 
-def make_view(groups, kind=FlatIndex):
+def make_view(calibration, groups, kind=FlatIndex):
     """A view of {language: (ids, vectors)}."""
-    indexes = {language: kind(ids, vectors) for language, (ids, vectors) in groups.items()}
+    indexes = {name: kind(ids, calibration.ranked(name, vectors)) for name, (ids, vectors) in groups.items()}
     ids = np.sort(np.concatenate([ids for ids, _ in groups.values()]))
-    return View(1, 1, "f", DIM, ids, ids // 7, indexes, {}, False)
+    return View(1, 1, "f", DIM, ids, ids // 7, indexes, {}, False, calibration)
 
 
 def brute_force(groups, asked_text, query, calibration, limit, min_score, allowed=None):
@@ -64,7 +64,7 @@ def as_dict(found):
 @settings(max_examples=40, deadline=None)
 @given(
     st.integers(0, 2**32 - 1),
-    st.sampled_from(["random", "tied", "two clusters"]),
+    st.sampled_from(["random", "tied", "two clusters", "like everything"]),
     st.sampled_from([1, 5, 17, 60, 5000]),
     st.sampled_from([0.0, 0.1, 0.3, 0.9]),
     st.sampled_from(list(QUERIES)),
@@ -79,6 +79,9 @@ def test_the_best_rows_are_those_of_brute_force(calibration, seed, shape, limit,
             if shape == "two clusters":
                 rows[: size // 2] = near_background(rng, calibration, name, 1) + rows[: size // 2] * 0.01
                 rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+            if shape == "like everything":  # numbers and logs are, and lose what they have in common with all questions
+                rows[size // 3 :] += rng.uniform(0, 0.6) * calibration.questions["zh" if seed % 3 else "en"]
+                rows /= np.linalg.norm(rows, axis=1, keepdims=True)
             ids = np.sort(rng.choice(np.arange(first, first + 3 * size), size, replace=False)).astype(np.int64)
             groups[name] = ids, tied(rng, rows) if shape == "tied" else rows
             first += 3 * size
@@ -86,7 +89,7 @@ def test_the_best_rows_are_those_of_brute_force(calibration, seed, shape, limit,
     some = groups["zh" if seed % 2 else "en"][1][0]
     query = some + 0.3 * calibration.questions["en"] + rng.standard_normal(DIM).astype(np.float32) * 0.01
     query /= np.linalg.norm(query)
-    view, asked = make_view(groups), calibration.asked(QUERIES[language], query)
+    view, asked = make_view(calibration, groups), calibration.asked(QUERIES[language], query)
     expected = brute_force(groups, QUERIES[language], query, calibration, limit, min_score)
     ways = [best_rows(None, view, asked, limit, min_score, None) for _ in range(2)]
     assert (view.sieve() is not None) == (len(view.ids) >= SIEVE_ROWS)
@@ -107,11 +110,11 @@ def test_the_best_rows_are_those_of_brute_force(calibration, seed, shape, limit,
 def test_the_sieve_comes_with_the_second_search_and_is_made_once(calibration):
     rng = np.random.default_rng(0)
     groups = {"en": (np.arange(SIEVE_ROWS), near_background(rng, calibration, "en", SIEVE_ROWS))}
-    view = make_view(groups)
+    view = make_view(calibration, groups)
     assert view.sieve() is None
     sieve = view.sieve()
     assert sieve is not None and view.sieve() is sieve
-    few = make_view({"en": (np.arange(SIEVE_ROWS - 1), groups["en"][1][1:])})
+    few = make_view(calibration, {"en": (np.arange(SIEVE_ROWS - 1), groups["en"][1][1:])})
     assert few.sieve() is None and few.sieve() is None
 
 
@@ -119,16 +122,16 @@ def test_no_sieve_where_a_language_has_a_graph_or_a_number_is_not_finite(calibra
     rng = np.random.default_rng(1)
     rows = near_background(rng, calibration, "en", 2 * SIEVE_ROWS)
     ids = np.arange(len(rows))
-    tail = FlatIndex(ids[1500:], rows[1500:])
-    tailed = View(
-        1, 1, "f", DIM, ids, ids, {"en": TailedIndex(FlatIndex(ids[:1500], rows[:1500]), ids[:0], tail)}, {}, False
-    )
+    ranked = calibration.ranked("en", rows)
+    tail = FlatIndex(ids[1500:], ranked[1500:])
+    base = FlatIndex(ids[:1500], ranked[:1500])
+    tailed = View(1, 1, "f", DIM, ids, ids, {"en": TailedIndex(base, ids[:0], tail)}, {}, False, calibration)
     broken = rows.copy()
     broken[7, 7] = np.nan
-    for view in (make_view({"en": (ids, rows)}, GraphIndex), tailed, make_view({"en": (ids, broken)})):
+    for view in (make_view(calibration, {"en": (ids, rows)}, GraphIndex), tailed, make_view(calibration, {"en": (ids, broken)})):
         assert [view.sieve() for _ in range(3)] == [None] * 3
     asked = calibration.asked(QUERIES["en"], rows[5])
-    assert 5 in best_rows(None, make_view({"en": (ids, broken)}), asked, 3, 0.0, None).ids
+    assert 5 in best_rows(None, make_view(calibration, {"en": (ids, broken)}), asked, 3, 0.0, None).ids
 
 
 # -- a whole knowledge base ----------------------------------------------------------------------------------------
