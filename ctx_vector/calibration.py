@@ -183,8 +183,8 @@ class Calibration:
         return self.passages[cohort(language)]
 
     def ranked(self, language: str, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the rows (n, dim + 2) by which texts of a language are ranked: their vectors (n, dim), and what they lose
-        before a question of each of LANGUAGES, max(0, d·Q - g).
+        """Return the rows (n, dim + 2) by which texts of a language are ranked: their vectors (n, dim), and what they
+        lose before a question of each of LANGUAGES, max(0, d·Q - g).
         """
         import numpy as np
 
@@ -275,8 +275,8 @@ class Calibration:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Calibration:
-        """Return the map stored as `to_dict` gives it. Raises ModelError when something is missing, or an earlier version
-        measured it for another formula.
+        """Return the map stored as `to_dict` gives it. Raises ModelError when something is missing, or an earlier
+        version measured it for another formula.
         """
         try:
             if values.get("formula") != FORMULA:
@@ -328,8 +328,8 @@ class Asked:
         self._questions = calibration.questions[cohort(language)]
         taken = [-1 if name == cohort(language) else 0 for name in LANGUAGES]
         self.direction: NDArray[np.float32] = np.concatenate((query, np.array(taken, np.float32)))
-        """The vector (dim + 2,) by whose inner product with their ranked rows (`Calibration.ranked`) texts of one language
-        rank just as by their relevance.
+        """The vector (dim + 2,) by whose inner product with their ranked rows (`Calibration.ranked`) texts of one
+        language rank just as by their relevance.
         """
 
     def points(self, languages: Sequence[str]) -> NDArray[np.float64]:

@@ -1,9 +1,9 @@
 """Dense retrieval: the rows of a view with the highest calibrated relevance, as if all had been scored.
 
-Within a language, relevance ranks like the inner product of ranked rows (`Calibration.ranked`) with one vector
-(`Asked.direction`). So rows are named by
-that, a few more than are wanted, and scored exactly with the vectors that SQLite has; then it is checked that no row
-that was not named could have reached the scores that count, else more are named:
+Within a language, relevance ranks like the inner product of one vector (`Asked.direction`) with the rows as a view has
+them (`Calibration.ranked`). So rows are named by that, a few more than are wanted, and scored exactly with the vectors
+that SQLite has; then it is checked that no row that was not named could have reached the scores that count, else more
+are named:
 
     sieve     all languages at once, by their bytes (sieve.py); the first choice
     indexes   each language by its own index: where a filter, a file or a graph is in play, or rows are few

@@ -1,13 +1,13 @@
 """What a search looks at: the live rows of the active version, as one index a language.
 
 Raw cosines of different languages do not compare (unrelated Chinese passages lie above matched English ones), so each
-language is searched for its own best candidates. Rows have two more numbers than a vector, by which they rank exactly
-(`Calibration.ranked`), unless nobody asks anything of the view. A view is loaded from SQLite, immutable, and replaced when the
-knowledge base's generation changes; then only vectors that were not loaded before are read.
+language is searched for its own best candidates. A row has two more numbers than its vector, by which it ranks exactly
+(`Calibration.ranked`), unless the view is only looked up in. A view is loaded from SQLite, immutable, and replaced when
+the knowledge base's generation changes; then only vectors that were not loaded before are read.
 
 From `file_rows` rows of a language on, its index is a file made by the last run (from `graph_rows` on, a graph), and
 what changed since is an exact tail in memory. A file that cannot be used is replaced by the rows of SQLite, with a
-warning; it is written again by the next run or by `verify`.
+warning (one made for another calibration without); it is written again by the next run or by `verify`.
 """
 
 from __future__ import annotations

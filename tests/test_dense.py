@@ -128,7 +128,11 @@ def test_no_sieve_where_a_language_has_a_graph_or_a_number_is_not_finite(calibra
     tailed = View(1, 1, "f", DIM, ids, ids, {"en": TailedIndex(base, ids[:0], tail)}, {}, False, calibration)
     broken = rows.copy()
     broken[7, 7] = np.nan
-    for view in (make_view(calibration, {"en": (ids, rows)}, GraphIndex), tailed, make_view(calibration, {"en": (ids, broken)})):
+    for view in (
+        make_view(calibration, {"en": (ids, rows)}, GraphIndex),
+        tailed,
+        make_view(calibration, {"en": (ids, broken)}),
+    ):
         assert [view.sieve() for _ in range(3)] == [None] * 3
     asked = calibration.asked(QUERIES["en"], rows[5])
     assert 5 in best_rows(None, make_view(calibration, {"en": (ids, broken)}), asked, 3, 0.0, None).ids

@@ -13,30 +13,38 @@ from ctx_vector.calibration import load_calibration
 
 QUESTIONS = {
     "zh": [
-        "保修期是多久？", "年假有几天？", "运输时的倾斜角度", "谁来浇花？", "附近有什么好吃的餐馆？", "他为什么辞职了？",
-        "上周的会议决定了什么？", "如何清洗咖啡机", "冰川是怎样形成的？", "图书馆在哪里", "孩子发烧怎么办？", "合同由谁签字？",
+        "保修期是多久？", "年假有几天？", "运输时的倾斜角度", "谁来浇花？", "附近有什么好吃的餐馆？",
+        "他为什么辞职了？", "上周的会议决定了什么？", "如何清洗咖啡机", "冰川是怎样形成的？", "图书馆在哪里",
+        "孩子发烧怎么办？", "合同由谁签字？",
     ],
     "en": [
         "How many days of leave do I get?", "Who waters the plants?", "Why did he resign?", "How do glaciers form?",
-        "What did we decide last week?", "Where is the library?", "What helps against fever?", "Who signs the contract?",
-        "At what angle may it be tilted?", "How do I clean the coffee machine?",
+        "What did we decide last week?", "Where is the library?", "What helps against fever?",
+        "Who signs the contract?", "At what angle may it be tilted?", "How do I clean the coffee machine?",
     ],
 }  # fmt: skip
 
 
 def rows_of(rng: random.Random, count: int, kind: str) -> str:
     """Some rows of a kind of text that has no words to speak of (a table of dates is about days, for this model)."""
-    number, hexes = rng.randint, lambda n: f"{rng.getrandbits(4 * n):0{n}x}"
+    number = rng.randint
+
+    def hexes(count: int) -> str:
+        return f"{rng.getrandbits(4 * count):0{count}x}"
+
+    def time() -> str:
+        return f"2024-05-0{number(1, 9)} 1{number(0, 9)}:{number(10, 59)}:{number(10, 59)}"
+
     row = {
         "csv": lambda: f"{rng.choice('ABCKR')}-{number(1, 99)},{number(1, 400)},{number(100, 99999) / 100:.2f}",
         "prices": lambda: f"{number(1, 60)}\t{number(10, 99)}.{number(10, 99)}\t{number(1000, 99999)}",
-        "log": lambda: f"2024-05-0{number(1, 9)} 1{number(0, 9)}:{number(10, 59)}:{number(10, 59)} INFO job={hexes(8)} ms={number(1, 999)}",
-        "requests": lambda: f'10.0.0.{number(1, 254)} - - "GET /v1/{hexes(4)} HTTP/1.1" {number(200, 504)} {number(100, 9999)}',
+        "log": lambda: f"{time()} INFO job={hexes(8)} ms={number(1, 999)}",
+        "requests": lambda: f'10.0.0.{number(1, 254)} - - "GET /v1/{hexes(4)}" {number(200, 504)} {number(100, 9999)}',
         "json": lambda: f'{{"id": {number(1, 999)}, "x": {number(0, 99) / 10}, "ok": null}}',
         "hashes": lambda: hexes(40),
         "versions": lambda: f"v{number(0, 9)}.{number(0, 20)}.{number(0, 9)}",
         "signs": lambda: "".join(rng.choice("=-*#|<>/_+~") for _ in range(number(3, 30))),
-    }[kind]  # fmt: skip
+    }[kind]
     return "\n".join(row() for _ in range(count))
 
 
@@ -61,7 +69,7 @@ OTHERS = {
     "start.log": "2024-05-01 12:00:01 INFO start",
     "empty.ipynb": '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}',
     "stock.csv": "id,qty,price\nA-1,4,2.50\nB-2,12,0.75\nC-3,7,19.90",
-    "settings.json": '{"pool": {"size": 8, "idle_s": 1.5, "hosts": ["a1", "b2"]}, "log": {"level": "INFO", "days": 14}}',
+    "settings.json": '{"pool": {"size": 8, "idle_s": 1.5, "hosts": ["a1"]}, "log": {"level": "INFO", "days": 14}}',
     "sums.txt": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
     "area.py": "def area(r):\n    return 3.14159 * r * r\n",
     "pins.txt": "numpy==1.26.4\nrequests>=2.31\n",
@@ -74,7 +82,7 @@ PROSE = {
     "搬运.md": "搬运时柜体倾斜不得超过三十度，否则压缩机要静置六小时才能通电。",
     "bicycles.txt": "Company bicycles are in the shed behind the canteen; the key is at the reception until six.",
     "leave.md": "Everybody has twenty-six days of paid leave a year; up to five may be taken over into the next one.",
-    "部署.md": "部署 gateway 时先运行 docker compose pull，再 docker compose up -d；回滚用 git revert 和上一个 image tag。",
+    "部署.md": "部署 gateway 时先运行 docker compose pull，再 docker compose up；回滚用 git revert 和上一个 tag。",
 }
 ANSWERS = {
     "咖啡机多久清洗一次？": "咖啡机.txt",
