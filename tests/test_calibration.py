@@ -373,7 +373,10 @@ def test_the_shipped_map_is_what_measuring_gives(shipped: Calibration, cached: C
     assert found.report == {name: pytest.approx(share, abs=0.05) for name, share in shipped.report.items()}
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "models" / "calibration").glob("*.json")), ids=lambda path: path.stem)
+SHIPPED = sorted(path for path in (ROOT / "models" / "calibration").glob("*.json") if ".late" not in path.name)
+
+
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
 def test_shipped_files_are_usable_and_come_back_as_they_were(path: Path) -> None:
     values = json.loads(path.read_text(encoding="utf-8"))
     found = Calibration.from_dict(values)
