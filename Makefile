@@ -56,6 +56,9 @@ bench: $(VENV)/.tested
 	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/memory.py
+	$(BIN)/python benchmarks/xquad.py
+	$(BIN)/python benchmarks/late.py
+	$(BIN)/python benchmarks/late_forms.py
 	$(BIN)/python benchmarks/locomo.py
 	$(BIN)/python benchmarks/locomo_settings.py
 	$(BIN)/python benchmarks/freshness.py

@@ -28,6 +28,7 @@ SHARED = ROOT.parent / "shared" / "datasets"
 NAMES = ("cosine", "jaccard", "bm25", "cosine_raw", "hybrid")
 ARMS = [*(Arm(name, {"strategy": name}) for name in NAMES), Arm("cosine, stop", {"fill": "stop"})]
 RRF = Arm("hybrid_rrf", {"strategy": "hybrid_rrf"})
+LATE = Arm("hybrid+late", {"strategy": "hybrid", "rerank": "late"})
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def main() -> None:
         if limit is not None:
             data = data.sample(limit)
         report = run_experiment(
-            data, [*ARMS, *chosen.more], base=base_config(chosen.settings), encoder=encoder, cache=options.cache
+            data, [*ARMS, LATE, *chosen.more], base=base_config(chosen.settings), encoder=encoder, cache=options.cache
         )
         if options.pages:
             write_report(report, options.pages / f"{name}.html", command=f"python benchmarks/ab.py {name}")

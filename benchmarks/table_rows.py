@@ -87,6 +87,7 @@ def rows(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
             f"在 {part['rows']:,} 条记忆中搜索（不含提问编码），对比编码",
             f"{part['search_besides_encoding_ms']:.2f} ms : {part['encode_query_ms']:.2f} ms",
         )
+    yield from _found_rows(results)
     yield from _rows_of_recall(results)
 
 
@@ -160,6 +161,28 @@ def _passages(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
                 f"only, Chinese ones, in Chinese / in English only, {arm}",
                 f"双语知识：首条即答案；英文提问，答案只在英文 / 只在中文，中文提问，答案只在中文 / 只在英文，{zh}",
                 " / ".join(f"{bilingual[arm][case]['r@1']:.3f}" for case in cases),
+            )
+
+
+def _found_rows(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
+    """Yield the rows of what is found first, and of the second pass."""
+    if late := results.get("late"):
+        part, size = late["depth 30"], late["tokens of a passage"]
+        yield (
+            f"the second pass over 30 remembered passages of {size} tokens, against encoding one query "
+            "(processor time)",
+            f"对 30 段已记住的 {size} token 段落再看一遍，对比编码一个提问（处理器时间）",
+            f"{part['remembered']['cpu']:.1f} ms : {late['encode_query']['cpu']:.1f} ms",
+        )
+    names = {"cosine": "余弦", "hybrid": "混合", "hybrid+late": "混合加第二遍"}
+    arms = results.get("xquad", {}).get("r@1", {})
+    for arm, found in arms.items():
+        if arm in names:
+            yield (
+                "XQuAD, the first passage is the right one: English / Chinese / Chinese questions on English text / "
+                f"English and Chinese questions on both languages together, `{arm}`",
+                "XQuAD，首个段落即正确段落：英文 / 中文 / 中文问英文 / 双语同库时的英文与中文提问，" + names[arm],
+                " / ".join(f"{found[case]:.3f}" for case in ("en", "zh", "zh-en", "en in both", "zh in both")),
             )
 
 

@@ -10,7 +10,7 @@ score a relevance, as calibration.py does for cosines: 0.1 separates unrelated f
 Means, lengths and maps are measured on the same background (`LateMap`).
 
 It sees words where a cosine sees the whole, and so is the better judge of a few dozen texts, but too dear for all: each
-has to be encoded, some 9 ms for 150 tokens on one core. Vectors of tokens are kept, as bytes with a scale a token, for
+has to be encoded, some 20 ms for 150 tokens on one core. Vectors of tokens are kept, as bytes with a scale a token, for
 the texts seen last.
 """
 
