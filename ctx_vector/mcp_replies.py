@@ -16,6 +16,7 @@ from ctx_vector.escaping import escape, normalise, single_line
 from ctx_vector.hits import Hit
 from ctx_vector.memory_hits import MemoryHit
 from ctx_vector.packets import BuiltContext
+from ctx_vector.sizes import sizes
 from ctx_vector.sync_report import SyncReport, skip_kind
 
 _FAILED_NAMED: Final = 20
@@ -221,7 +222,7 @@ class ExplainReply(BaseModel):
     left_out: dict[str, int] = Field(description="How many were left out, by reason.")
     candidates: list[dict[str, Any]] = Field(
         description="Kept first, in order of choice: kept, section, source, relevance, recency, score, tokens, action, "
-        "reason, detail, cites, preview. At most `limit`."
+        "reason, detail, cites, preview, size (tokens taken, or that it would have taken). At most `limit`."
     )
     more: int = Field(description="How many candidates are not listed.")
     warnings: list[str]
@@ -229,7 +230,7 @@ class ExplainReply(BaseModel):
     @classmethod
     def of(cls, built: BuiltContext, limit: int) -> ExplainReply:
         """Make it of a build."""
-        rows = built.explain()
+        rows, items, size_of = built.explain(), (*built.kept, *built.dropped), sizes(built)
         left_out: dict[str, int] = {}
         for row in rows[len(built.kept) :]:
             left_out[row["reason"]] = left_out.get(row["reason"], 0) + 1
@@ -240,7 +241,7 @@ class ExplainReply(BaseModel):
             max_tokens=built.budget.total_limit,
             kept=len(built.kept),
             left_out=left_out,
-            candidates=rows[:limit],
+            candidates=[row | {"size": size_of(item)} for row, item in zip(rows[:limit], items, strict=False)],
             more=max(0, len(rows) - limit),
             warnings=list(built.warnings),
         )
@@ -255,6 +256,8 @@ class ExplainReply(BaseModel):
         lines += [f"warning: {single_line(text)}" for text in self.warnings]
         for row in self.candidates:
             fate = f"kept {row['action']}, {row['tokens']} tokens" if row["kept"] else f"left out: {row['reason']}"
+            if not row["kept"] and row["size"]:
+                fate += f", would have taken {row['size']} tokens"
             what = single_line(row["cites"] or row["source"])
             numbers = f"relevance {row['relevance']:.2f}, recency {row['recency']:.2f}, score {row['score']:.2f}"
             said = single_line(row["detail"] or row["preview"])

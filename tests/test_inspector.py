@@ -591,9 +591,10 @@ def test_both_languages_have_the_same_words_and_all_are_used():
     sources = "\n".join(
         path.read_text(encoding="utf-8") for path in (*HERE.rglob("*.html"), HERE / "pages.py", HERE / "views.py")
     )
+    families = ("fate_", "part_", "source_", "type_")
     unused = {
         name for name in english
-        if not name.startswith(("fate_", "part_", "source_")) and not re.search(rf'words\.{name}\b|"{name}"', sources)
+        if not name.startswith(families) and not re.search(rf'words\.{name}\b|"{name}"', sources)
     }  # fmt: skip
     assert unused <= {"fill_skip", "fill_stop", "came", "went", "moved", "changed", "shortened"}
     used = set(re.findall(r"words\.(\w+)", sources)) - {"get", "items"}
@@ -606,6 +607,10 @@ def test_a_chinese_page_says_in_chinese_why(made, client):
         assert english not in page.replace("[Evidence]", "")
     assert "剩余空间放不下" in page and "证据" in page and "传入文档" in page
     assert "did not fit in what was left" in Page(client.get(f"/build/{made.plain}?lang=en").text).text
+    page = Page(client.get(f"/build/{made.plain}?lang=zh&max_tokens=20").text).text
+    assert "不可裁剪的部分需要" in page and "never cut" not in page
+    page = Page(client.get("/memory?lang=zh").text).text
+    assert "语义记忆" in page and "semantic" not in page
     change = Page(client.get(f"/diff?a={made.chinese}&b={made.plain}&lang=zh").text).text
     assert "with" not in re.sub(r"[a-z ]*pandas[^\n]*", "", change.casefold())
     client.get("/?lang=en")

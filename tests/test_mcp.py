@@ -179,6 +179,9 @@ def test_every_tool_and_resource_works(connect: Connect):
         text, told = await ask(client, "explain_build", build_id=built["build_id"])
         assert len(told["candidates"]) == built["kept"] + built["dropped"] == text.count("\n- ")
         assert told["kept"] == built["kept"] and sum(told["left_out"].values()) == built["dropped"]
+        for row in told["candidates"]:
+            assert (row["size"] == row["tokens"]) if row["kept"] else row["tokens"] == 0 < row["size"]
+        assert text.count("would have taken") == built["dropped"]
         text, short = await ask(client, "explain_build", build_id=built["build_id"], limit=1)
         assert short["candidates"] == told["candidates"][:1] and text.endswith(f"\nand {short['more']} more")
         assert short["more"] == len(told["candidates"]) - 1

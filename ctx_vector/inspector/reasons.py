@@ -53,7 +53,12 @@ _CHINESE: Final = tuple(
         # of a comparison
         (r"score (\S+) \(relevance (\S+)\)", r"分数 \1（相关度 \2）"),
         (r"place (\d+)", r"第 \1 位"),
+        ("no candidate any more", "不再是候选"),
         (r"(\d+) characters", r"\1 个字符"),
+        # of sliders
+        (r"the parts that are never cut need (\S+) tokens, over the limit of (\S+) \(([^;]*)\); "
+         r"shorten them or set max_tokens to at least (\S+)",
+         r"不可裁剪的部分需要 \1 个 token，超过上限 \2（\3）；请缩短，或把 max_tokens 设为至少 \4"),
         # warnings
         ("evidence was cut to fit the budget", "为满足预算，证据被截短"),
         ("nothing besides the fixed parts fits the budget", "除固定部分外，预算放不下其他内容"),
