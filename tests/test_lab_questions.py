@@ -210,3 +210,5 @@ def test_the_command(kb, tmp_path, encoder, cache):
     assert "names of files" in bad(call("ab", written(tmp_path, ASKED[3:])), 1)
     assert "there is no knowledge base in" in bad(call("ab", path, "--kb", tmp_path / "nothing"), 1)
     assert "4 queries" in bad(call("tune", path, "--kb", kb, "--cache", cache), 1)  # read, and too few
+    wrong = bad(call("tune", path, "--kb", kb, "--knobs", "chunk_tokens", "--cache", cache), 1)
+    assert "chunk_tokens cannot be tuned on the knowledge base" in wrong

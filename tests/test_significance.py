@@ -145,9 +145,35 @@ def test_the_interval_is_scipys_bootstrap_or_students():
     ).confidence_interval
     found = paired(many, np.zeros(80), seed=7)
     assert (found.low, found.high, found.interval) == pytest.approx((theirs.low, theirs.high, "BCa bootstrap"))
-    t = stats.ttest_1samp(few, 0).confidence_interval()
+    t = stats.ttest_1samp(few[:5], 0).confidence_interval()
+    found = paired(few[:5], np.zeros(5))
+    assert (found.low, found.high) == pytest.approx((min(t.low, 0), max(t.high, 0)))
     found = paired(few, np.zeros(12))
-    assert (found.low, found.high) == pytest.approx((t.low, t.high))
+    assert found.interval == "inverted test"
+    for bound, outwards in ((found.low, -1), (found.high, 1)):  # SciPy's test refuses what lies beyond, and no more
+        at = [
+            stats.permutation_test(
+                (few - bound - outwards * step,), np.mean, permutation_type="samples", n_resamples=np.inf
+            ).pvalue
+            for step in (1e-7, -1e-7)
+        ]
+        assert at[0] <= 0.05 < at[1]
+
+
+@given(st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.0, 0.0, 0.5, 1.0]), min_size=2, max_size=40), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_an_interval_beyond_0_never_stands_beside_a_p_that_shows_nothing(differences, grouped):
+    groups = [f"g{n // 3}" for n in range(len(differences))] if grouped and len(differences) > 3 else None
+    found = paired(differences, np.zeros(len(differences)), groups=groups, resamples=999)
+    assert found.low <= found.difference + 1e-12 and found.difference <= found.high + 1e-12
+    if found.p > 0.05:
+        assert found.low <= 0 <= found.high
+
+
+def test_the_interval_of_six_by_hand():
+    """Under 1 only all six flipped, or none, are as extreme: 2 of 64. At 1 flipping the 1 alone is, too: 4 of 64."""
+    found = paired(np.arange(1.0, 7.0), np.zeros(6))
+    assert (found.low, found.high, found.p) == (1.0, 6.0, 2 / 64)
 
 
 @pytest.mark.parametrize("groups", [False, True])
@@ -166,7 +192,7 @@ def test_the_same_differences_have_the_same_interval_and_p(groups):
         }
     )
     assert len({(one.found.low, one.found.high, one.found.p) for one in found}) == 1
-    assert found[0].found.interval == "BCa bootstrap" and not found[0].found.exact
+    assert found[0].found.interval == ("inverted test" if groups else "BCa bootstrap") and not found[0].found.exact
 
 
 def test_few_values_are_covered_as_promised():
@@ -273,15 +299,15 @@ def test_a_planted_difference_is_found_with_the_power_the_tool_predicts():
 
 
 def test_words_tell_what_is_of_one_comparison_and_what_of_all():
-    """Five wins in 32: an interval beyond 0 beside p = 0.0625, and among five comparisons no verdict."""
-    a = np.repeat([1.0, 0.0], [5, 27])
+    """Six wins in 32: an interval beyond 0 and p = 0.031, and among five comparisons no verdict."""
+    a = np.repeat([1.0, 0.0], [6, 26])
     family = {("a", "b", f"m{n}"): (a, np.zeros(32), None) for n in range(5)}
     one = compare_all(family)[0]
-    assert one.found.low > 0 and one.found.p == 2 / 32 and one.p_holm == 10 / 32
-    assert one.words.startswith("No difference between a and b in m0 is shown: +0.156 (by itself 95 % interval +0.0")
-    assert "and p = 0.062; corrected for 5 comparisons p = 0.31)" in one.words
+    assert one.found.low > 0 and one.found.p == 2 / 64 and one.p_holm == 10 / 64
+    assert one.words.startswith("No difference between a and b in m0 is shown: +0.188 (by itself 95 % interval +0.0")
+    assert "and p = 0.031; corrected for 5 comparisons p = 0.16)" in one.words
     (alone,) = compare_all({("a", "b", "m"): (a, np.zeros(32), None)})
-    assert "p = 0.062)" in alone.words and "by itself" not in alone.words
+    assert "p = 0.031)" in alone.words and "by itself" not in alone.words
 
 
 def test_the_smallest_detectable_difference_counts_the_correction():

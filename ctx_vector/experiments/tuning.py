@@ -233,7 +233,7 @@ def tune(
     `effect`, saying how many it takes; for wrong arguments too.
     """
     names = list(knobs) if knobs is not None else default_knobs(dataset)
-    space = _space(names)
+    space = _space(names, dataset)
     _check_amount(dataset, share, effect)
     if trials < 8:
         raise InputError(f"trials: expected >= 8, got {trials}")
@@ -293,12 +293,17 @@ def _given(base: ContextConfig | None) -> dict[str, Any]:
     return {item.name: shown[item.name] for item in fields(base) if shown[item.name] != default[item.name]}
 
 
-def _space(names: Sequence[str]) -> dict[str, Knob]:
+def _space(names: Sequence[str], dataset: Dataset) -> dict[str, Knob]:
     if not names or len(set(names)) < len(names):
         raise InputError(f"knobs: expected one or more different names, got {', '.join(names) or 'none'}")
     for name in names:
         if name not in KNOBS:
             raise InputError(f"knobs: expected some of {', '.join(KNOBS)}, got {name!r}")
+    if "chunk_tokens" in names and dataset.knowledge is not None:
+        raise InputError(
+            f"knobs: chunk_tokens cannot be tuned on the knowledge base {dataset.knowledge}, whose passages are made; "
+            "index the documents into several folders with --chunk-tokens, and compare those"
+        )
     return {name: KNOBS[name] for name in names}
 
 
