@@ -108,6 +108,7 @@ class ContextBuilder:
                 allow_python=allow_python,
                 encoder=shared.encoder,
                 audit=self.audit,
+                user_id=self.user_id,
             )
         self._use(shared, config or ContextConfig())
         self._check_system()

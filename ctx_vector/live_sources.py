@@ -51,7 +51,7 @@ class SourceFault(CtxVectorError, RuntimeError):
 
 class LiveSources:
     """The sources of one builder. `scope` is the builder's own; `base_dir` roots the paths of loaders given as text;
-    `audit` is the AuditLog that sessions are read from.
+    `audit` is the AuditLog that sessions are read from, those of `user_id` if it is given.
 
     A loader object may have `stamp()` (a static source is loaded again when it changes; None: never), `modified()`
     (when its content was changed), `asks` (True: its answer depends on the request, so that it is never kept), `plain`
@@ -69,6 +69,7 @@ class LiveSources:
         allow_python: bool = False,
         encoder: Callable[[], Encoder] | None = None,
         audit: Any = None,
+        user_id: str | None = None,
     ) -> None:
         problems = check_sources(configs, scope)
         self.configs = tuple(configs)
@@ -79,7 +80,12 @@ class LiveSources:
                 loader = config.loader
                 if isinstance(loader, str) and config.enabled:
                     loader = open_loader(
-                        config, base_dir=base_dir, allow_python=allow_python, encoder=encoder, audit=audit
+                        config,
+                        base_dir=base_dir,
+                        allow_python=allow_python,
+                        encoder=encoder,
+                        audit=audit,
+                        user_id=user_id,
                     )
                 self._sources[config.name] = _Live(config, loader, scope)
             except ConfigError as error:

@@ -88,9 +88,10 @@ def open_loader(
     allow_python: bool = False,
     encoder: Callable[[], Encoder] | None = None,
     audit: Any = None,
+    user_id: str | None = None,
 ) -> Any:
     """Return the loader of a source whose `loader` is a text. `base_dir` defaults to the working folder; `audit` is the
-    AuditLog that sessions are read from.
+    AuditLog that sessions are read from, those of `user_id` if it is given.
 
     Raises ConfigError naming what is wrong.
     """
@@ -105,7 +106,7 @@ def open_loader(
             raise ConfigError(
                 [f"sources.{config.name}.loader: session: reads the audit, and there is none; give the builder audit="]
             )
-        return SessionLoader(config, audit)
+        return SessionLoader(config, audit, user_id)
     if kind in ("yaml", "text"):
         return FileLoader(base, rest.strip(), yaml_items if kind == "yaml" else text_items)
     if kind == "kb":
@@ -225,16 +226,17 @@ class SessionLoader:
 
     asks = True
 
-    def __init__(self, config: SourceConfig, audit: Any) -> None:
+    def __init__(self, config: SourceConfig, audit: Any, user_id: str | None = None) -> None:
         self._turns = config.top_k or SESSION_TURNS
         self._audit = audit
+        self._user_id = user_id  # two users may name their sessions alike
 
     def load(self, request: Request) -> list[dict[str, Any]]:
         """Return the newest turns of the session; none without a session."""
         if request.session_id is None:
             return []
         self._audit.flush(1.0)  # what this process has recorded so far
-        rows = self._audit.list(session=request.session_id, limit=self._turns)
+        rows = self._audit.list(session=request.session_id, limit=self._turns, user_id=self._user_id)
         said: dict[tuple[str, str], datetime | None] = {}
         for row in reversed(rows):
             built = self._audit.show(row["id"]).built

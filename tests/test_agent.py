@@ -20,6 +20,7 @@ from stand_in_server import Server, serving
 from ctx_vector import ContextConfig, MemoryTool, Message, RAGTool
 from ctx_vector.adapters.openai import OpenAIChat
 from ctx_vector.agent import ContextAwareAgent, exchange_text
+from ctx_vector.audit import AuditLog
 from ctx_vector.errors import AgentError, BudgetError, InputError
 
 FIXTURES = (kb,)
@@ -294,6 +295,16 @@ def breaks(messages):
 
 async def waits(messages):
     return "never"
+
+
+def test_its_contexts_are_recorded_as_its_user_s(make, tmp_path: Path):
+    with AuditLog(tmp_path / "audit.sqlite3") as audit:
+        for user in ("ada", "小明"):
+            make(user_id=user, audit=audit).run(f"I am {user}")
+        make(user_id="eve", audit=audit, remember=False).run("no memory")
+        assert [(row["user_id"], row["query"]) for row in audit.list()] == [
+            ("eve", "no memory"), ("小明", "I am 小明"), ("ada", "I am ada"),
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -312,6 +312,21 @@ def test_a_session_has_the_turns_that_the_audit_recorded(tmp_path):
     audit.close()
 
 
+def test_sessions_of_two_users_may_have_one_name(tmp_path):
+    sources = [SourceConfig("before", "memory", "session:")]
+    config = ContextConfig(strategy="jaccard", min_relevance=0)
+    with AuditLog(tmp_path / "audit.sqlite3") as audit:
+
+        def said(user, question):
+            builder = ContextBuilder(sources=sources, config=config, audit=audit, encoder=HashEncoder(), user_id=user)
+            built = builder.assemble(question, session_id="s1")
+            return [item.packet.content for item in built.kept if item.source == "before"]
+
+        assert said("ada", "Ada 的问题") == said("bob", "Bob's question") == []
+        assert said("ada", "again") == ["user: Ada 的问题"]
+        assert said("bob", "again") == ["user: Bob's question"]
+
+
 def test_a_session_needs_an_audit(tmp_path):
     assert "session: reads the audit, and there is none" in problem(lambda: live(tmp_path, "session:"))
     assert "args.x: unknown argument (it takes none)" in problem(lambda: live(tmp_path, "session:", args={"x": 1}))
