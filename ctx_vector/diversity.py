@@ -157,6 +157,9 @@ class Variety:
             return None
         if row.part not in self._parts:
             self._parts[row.part] = None
+            mine = [other.candidate for other in self._rows if other.part == row.part and _plentiful(other)]
+            if len({item.source for item in mine}) == 1 and all(item.apart for item in mine if not item.reason):
+                return None
             vectors = self._residuals(self._calibration(False))
             if vectors is not None:
                 from ctx_vector.likeness import NearDuplicates

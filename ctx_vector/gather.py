@@ -172,6 +172,7 @@ def _candidate(item: Any, spec: SourceSpec, rank: int) -> Candidate:
         found.origin,
         found.image,
         found.passes,
+        found.apart,
     )
 
 

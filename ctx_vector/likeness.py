@@ -50,6 +50,7 @@ _NUMBERED: Final = re.compile(r"\b[^\W\d]*+\d\w*")
 _KNOWN_CHARS: Final = 4_000  # of the beginning whose lines are told by kind, and of texts that are remembered
 _KNOWN: Final = 1_000  # texts that are remembered: most passages that a question finds were found by one before it
 _MOST_OTHERS: Final = 32
+_FEW: Final = 16
 _STOPS: Final = re.compile("[.,;:!?\"'`。、，；：！？·…“”‘’「」『』]+")
 _LOOKED_INTO: Final = 4  # texts that a text is looked for in, the nearest first
 
@@ -197,6 +198,28 @@ class NearDuplicates:
             self._kinds |= _kinds(texts[other][:_KNOWN_CHARS])
         self._read = len(self._kept)
         return _kinds(texts[place][:_KNOWN_CHARS]) <= self._kinds
+
+
+def all_apart(vectors: Residuals, limit: int) -> bool:
+    """Say whether none of a few candidates adds nothing to others, whatever their order and whichever are kept.
+
+    Looked at are at most 16; more of them are not said to be apart.
+    """
+    texts = vectors.texts
+    if len(texts) > _FEW:
+        return False
+    rows = vectors.window(0)
+    kinds = [_kinds(text[:_KNOWN_CHARS]) for text in texts]
+    for place, cosines in enumerate(np.einsum("id,jd->ij", rows, rows).tolist()):
+        near = [other for other, cosine in enumerate(cosines) if cosine >= CONTAINED and other != place]
+        text = fold(texts[place]) if near else ""
+        if any(text in fold(texts[other]) for other in near):
+            return False
+        if len(near) >= limit:
+            others = frozenset().union(*kinds[:place], *kinds[place + 1 :])
+            if kinds[place] <= others or sum(cosines[other] >= ALIKE for other in near) >= limit:
+                return False
+    return True
 
 
 class _Stack:

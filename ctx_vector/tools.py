@@ -341,7 +341,8 @@ class RAGTool(_Tool):
                 query, vector, wanted, min_score, filter, strategy=by, rerank=how.second, now=now
             )
             all_of_them = len(found) < wanted
-            twins = {} if all_of_them and len(found) <= limit else self._twins(found, how.alike_limit)
+            few = all_of_them and len(found) <= limit
+            twins, apart = ({}, False) if few else self._twins(found, how.alike_limit)
             fresh = [place for place, (_, why) in enumerate(found) if not why and place not in twins]
             if len(fresh) >= limit or all_of_them or wanted >= _MOST_WANTED * limit:
                 break
@@ -352,22 +353,26 @@ class RAGTool(_Tool):
         last = max(chosen) if len(fresh) >= limit and chosen else len(found)
         origin = self.knowledge.audits.origin
         return [
-            _candidate(hit, origin("", hit.source), by, how.strategy, with_vector=own, why=why)
+            _candidate(hit, origin("", hit.source), by, how.strategy, with_vector=own, why=why, apart=apart)
             for place, (hit, why) in enumerate(found)
             if place in chosen or twins.get(place) in chosen or (why and place < last)
         ]
 
-    def _twins(self, found: Sequence[tuple[Hit, str]], alike_limit: int | None) -> dict[int, int]:
-        """Return the places of passages that add nothing to better ones, each with the place of such a one."""
+    def _twins(self, found: Sequence[tuple[Hit, str]], alike_limit: int | None) -> tuple[dict[int, int], bool]:
+        """Return the places of passages that add nothing to better ones, each with the place of such a one; and whether
+        there would be none in any order.
+        """
         places = [place for place, (_, why) in enumerate(found) if not why]
         if alike_limit is None or len(places) < 2:
-            return {}
-        from ctx_vector.likeness import Residuals, near_duplicates
+            return {}, False
+        from ctx_vector.likeness import Residuals, all_apart, near_duplicates
 
         hits = [found[place][0] for place in places]
         texts = [hit.content for hit in hits]
         vectors = Residuals([hit.vector[None, :] for hit in hits], texts, self.knowledge.calibration)
-        return {places[at]: places[twin.place] for at, twin in near_duplicates(vectors, alike_limit).items()}
+        if all_apart(vectors, alike_limit):
+            return {}, True
+        return {places[at]: places[twin.place] for at, twin in near_duplicates(vectors, alike_limit).items()}, False
 
     def _by_mmr(self, hits: Sequence[Hit], places: list[int], weight: float) -> list[int]:
         """Return the places in the order of maximal marginal relevance of their hits."""
@@ -378,7 +383,9 @@ class RAGTool(_Tool):
         return [places[at] for at in mmr_order([hit.score for hit in hits], vectors, weight)]
 
 
-def _candidate(hit: Hit, origin: Origin, strategy: str, asked: Any, *, with_vector: bool, why: str = "") -> Candidate:
+def _candidate(
+    hit: Hit, origin: Origin, strategy: str, asked: Any, *, with_vector: bool, why: str = "", apart: bool = False
+) -> Candidate:
     ours = {
         "id": hit.id,
         "source": hit.source,
@@ -392,5 +399,13 @@ def _candidate(hit: Hit, origin: Origin, strategy: str, asked: Any, *, with_vect
     reason = "superseded" if why else ""
     passes = hit.passes if asked == strategy and known else None  # else the builder makes its relevance anew
     return Candidate(
-        packet, "knowledge", vectors=vectors, known=known, reason=reason, detail=why, origin=origin, passes=passes
+        packet,
+        "knowledge",
+        vectors=vectors,
+        known=known,
+        reason=reason,
+        detail=why,
+        origin=origin,
+        passes=passes,
+        apart=apart,
     )

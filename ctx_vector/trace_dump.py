@@ -21,7 +21,7 @@ from ctx_vector.tool_schemas import ToolDefinition
 from ctx_vector.trace import Trace
 
 # fields of a candidate that are written in a way of their own, or not at all, for a repeat does not ask for them
-_OWN_WAY: Final = ("packet", "source", "rank", "vectors", "message", "known", "tool", "image", "origin")
+_OWN_WAY: Final = ("packet", "source", "rank", "vectors", "message", "known", "tool", "image", "origin", "apart")
 _REST: Final = tuple(
     (item.name, None if item.default is MISSING else item.default)
     for item in fields(Candidate)

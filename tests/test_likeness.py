@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ctx_vector import ContextBuilder, ContextConfig, KnowledgeBase, MemoryTool, RAGTool
 from ctx_vector.calibration import load_calibration
-from ctx_vector.likeness import ALIKE, NearDuplicates, Residuals, Twin, fold, mmr_order, near_duplicates
+from ctx_vector.likeness import ALIKE, NearDuplicates, Residuals, Twin, all_apart, fold, mmr_order, near_duplicates
 from ctx_vector.memory import Memory
 from ctx_vector.replay import rebuild
 from tests.pipeline_help import STEADY, HashEncoder
@@ -128,6 +128,23 @@ def test_near_duplicates_against_brute_force(seed, limit, count):
         elif fits[place]:
             near.keep(place)
     assert found == brute_force(rows, texts, limit, fits)
+
+
+@given(st.integers(0, 10**6), st.integers(1, 3), st.integers(2, 6))
+def test_of_those_apart_none_is_left_out_in_any_order_and_of_others_some_may_be(seed, limit, count):
+    """Apart is what all orders say, and for two it is nothing more."""
+    draw = random.Random(seed)
+    spread = draw.choice((0.1, 0.6, 1.2))
+    rng = np.random.default_rng(seed)
+    rows = unit(np.eye(8)[0] + spread * rng.standard_normal((count, 8)))
+    pieces = ["a 1", "a 2", "b", "c d", "e 7 f", "g"]
+    texts = ["\n".join(draw.sample(pieces, draw.randint(1, 2))) for _ in range(count)]
+    orders = [draw.sample(range(count), count) for _ in range(12)] + [list(range(count)), list(range(count))[::-1]]
+    found = [near_duplicates(residuals(rows[order], [texts[at] for at in order]), limit) for order in orders]
+    apart = all_apart(residuals(rows, texts), limit)
+    assert not (apart and any(found))
+    if count == 2:
+        assert apart == (not any(found))
 
 
 def test_what_is_said_twice_says_so(encoder):
