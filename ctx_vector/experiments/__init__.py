@@ -2,19 +2,20 @@
 
     from ctx_vector.experiments import read_dataset, run_experiment, strategies
 
-    data = read_dataset("data/my-set")
+    data = read_dataset("questions.jsonl", kb="kb")      # or a BEIR folder, pairs of texts, an audit
     report = run_experiment(data, strategies(["jaccard", "cosine"]), budgets=(500, 1000, 2000))
     for comparison in report.comparisons:
         print(comparison.words)
 
     dataset       documents, queries and judgements; reading: BEIR folders and files of pairs
+    questions     questions to a knowledge base, with the names of the documents that answer
     corpus        the documents as the product holds them, behind a builder
     metrics       of a built context, and of the ranking behind it
     bench         the builds that are measured
     runner        arms x queries x budgets -> Report (result)
     report        a page with plots; tuning: settings found on a part of the queries
     online        a test in use, with feedback from the audit
-    significance  tests, intervals, corrections, power, verdicts in words
+    significance  tests, intervals, corrections, power, verdicts in words; headlines: what is said first
 
 Nothing of the package imports this. It needs the extra `lab`: pip install 'ctx_vector[lab]'
 """
