@@ -134,8 +134,12 @@ def test_memories_are_looked_at_among_their_neighbours(memory, query) -> None:
     for hit, text in zip(first, seen, strict=False):
         place = list(talk).index(hit.memory.id)
         assert text == "\n".join(list(talk.values())[max(0, place - 2) : place + 3])
+    rest = max(hit.score for hit in found if hit.passes is None)
     for hit in found:
-        assert hit.passes is None or hit.score == pytest.approx(0.4 * hit.passes[0] + 0.6 * hit.passes[1])
+        if hit.passes is not None:
+            both = 0.4 * hit.passes[0] + 0.6 * hit.passes[1]
+            # what falls under the best of the rest is put just above it
+            assert hit.score == pytest.approx(both) if both > rest else rest < hit.score < rest + 0.001
 
 
 BUILDS = {
