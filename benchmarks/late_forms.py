@@ -1,9 +1,10 @@
-"""Which form of late interaction: R@1 on XQuAD with each, after a first pass by hybrid.
+"""Which form of late interaction: R@1 with each, after a first pass by hybrid.
 
     python benchmarks/late_forms.py [--every N]
 
-Every form is measured on a third of the background and used as late.py does: a relevance calibrated for each pair of
-languages, `0.4 * first + 0.6 * second` over the best 30. The forms:
+On data/datasets/bilingual_knowledge, and on XQuAD (every Nth question) where ../shared/datasets has it, English and
+Chinese questions on English and on Chinese text. Every form is measured on a third of the background and used as
+late.py does: a relevance calibrated for each pair of languages, `0.4 * first + 0.6 * second` over the best 30. Forms:
 
     plain           cosines of the tokens as they are, the special tokens and the prompt among them
     words           the same without special tokens and prompt
@@ -24,18 +25,20 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from bilingual import SHARED, Task, own, xquad
 from common import hardware, write_result
-from xquad import CASES, SHARED, filled, lines
 
-from ctx_vector import load_encoder
-from ctx_vector.calibration import LANGUAGES, OTHER_LANGUAGE, cards_folder, seen_from
+from ctx_vector import KnowledgeBase, load_encoder
+from ctx_vector.calibration import LANGUAGES, OTHER_LANGUAGE, cards_folder, cohort, language_of, seen_from
 from ctx_vector.calibration_measure import background, points_of
 from ctx_vector.encoders import CachedEncoder
+from ctx_vector.hits import embedded_texts
 from ctx_vector.rerank import WEIGHT, fuse
 
 DEPTH = 50
@@ -100,7 +103,7 @@ class Tokens:
         key = kind, text
         if key not in self._known:
             ids = np.array(self.encoder.token_ids(text, kind))
-            rows = self.encoder._run("token_vectors", self.encoder._with_prompt([text], kind)[0])[0]
+            rows = self.encoder._run(self.encoder._with_prompt([text], kind)[0], "token_vectors")[0][0]
             rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
             self._known[key] = Said(rows.astype(np.float32), ids, slice(self._before[kind], len(ids) - 1))
         return self._known[key]
@@ -180,44 +183,60 @@ class Late:
         return found
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A question, and what the first pass found for it: keys of passages, their relevance, whether they answer."""
+
+    case: str
+    question: str
+    keys: list[str]
+    scores: np.ndarray
+    right: list[bool]
+
+
+def tasks(every: int) -> dict[str, Task]:
+    """Return the collections to search: the bilingual set of this project, and XQuAD in one language and across."""
+    found = {"own": own()}
+    if SHARED.is_dir():
+        found["xquad"] = xquad(every, lambda language, number: language == "en")
+        found["xquad zh"] = xquad(every, lambda language, number: language == "zh")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--folder", type=Path)
     parser.add_argument("--every", type=int, default=4)
     options = parser.parse_args()
     tokens = Tokens()
     encoder = CachedEncoder(tokens.encoder)
     rows = background(cards_folder())[::3]
-    cases = []  # (case, language, question, owner, the sources and scores of the first pass)
-    texts: dict[str, tuple[str, str]] = {}  # source -> (language, text)
+    asked: list[Asked] = []
+    texts: dict[str, tuple[str, str]] = {}  # key -> (language, text as it is encoded)
     with tempfile.TemporaryDirectory() as temporary:
-        for case, (asked, said) in CASES.items():
-            owner = dict(
-                line.split("\t")[:2]
-                for line in (SHARED / asked / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]
-            )
-            for name in said:
-                texts |= {
-                    f"{name}/{row['_id']}": (name[-2:], row["text"]) for row in lines(SHARED / name / "corpus.jsonl")
-                }
-            queries = lines(SHARED / asked / "queries.jsonl")[:: options.every]
-            with filled(options.folder or Path(temporary), said, encoder) as kb:
-                for query in queries:
-                    hits = kb.search(query["text"], DEPTH, strategy="hybrid")
-                    found = [hit.source for hit in hits], np.array([hit.score for hit in hits])
-                    cases.append((case, asked[-2:], query["text"], owner[query["_id"]], *found))
+        for name, task in tasks(options.every).items():
+            with KnowledgeBase(Path(temporary) / name, encoder) as kb:
+                kb.add_texts({"text": text, "source": id_} for id_, text in task.texts.items())
+                for question, good in task.asked:
+                    hits = kb.search(question, DEPTH, strategy="hybrid")
+                    with kb._store.read() as conn:
+                        said = embedded_texts(conn, [hit.id for hit in hits])
+                    keys = [f"{name}/{hit.id}" for hit in hits]
+                    texts |= {key: (cohort(language_of(text)), text) for key, text in zip(keys, said, strict=True)}
+                    right, scores = [hit.source in good for hit in hits], np.array([hit.score for hit in hits])
+                    asked.append(Asked(f"{name}: {task.case(question, good)}", question, keys, scores, right))
 
     def first(judge: Callable[..., np.ndarray], depth: int, weight: float) -> dict[str, float]:
         right: dict[str, list[bool]] = {}
-        for number, (case, _, _, owner, sources, scores) in enumerate(cases):
-            fused = fuse(scores, judge(number)[:depth], weight)
-            right.setdefault(case, []).append(sources[int(np.argmax(fused))].split("/")[1] == owner)
-        return {case: round(float(np.mean(found)), 4) for case, found in right.items()}
+        for number, one in enumerate(asked):
+            fused = fuse(one.scores, judge(number)[:depth], weight)
+            for case in (one.case, f"{one.case.split(':')[0]}: all"):
+                right.setdefault(case, []).append(bool(one.right) and one.right[int(np.argmax(fused))])
+        return {case: round(float(np.mean(found)), 4) for case, found in sorted(right.items())}
 
     result: dict[str, object] = {
-        "what": "R@1 on XQuAD by forms of late interaction, after hybrid",
+        "what": "R@1 by forms of late interaction, after hybrid",
         "hardware": hardware(),
-        "questions": len(cases) // len(CASES),
+        "questions": dict(Counter(one.case for one in asked)),
         "weight": WEIGHT,
         "first pass alone": first(lambda number: np.empty(0), 0, 0.0),
     }
@@ -226,14 +245,15 @@ def main() -> None:
         began = time.perf_counter()
         late = Late(form, tokens, rows)
         prepared = {
-            source: late.prepared(tokens.of(text, "passage"), "passage", language)
-            for source, (language, text) in texts.items()
+            key: late.prepared(tokens.of(text, "passage"), "passage", language)
+            for key, (language, text) in texts.items()
         }
         judged = []
-        for _, asked, query, _, sources, _ in cases:
-            question = late.prepared(tokens.of(query, "query"), "query", asked)
-            best = [prepared[source] for source in sources]
-            judged.append(late.relevance(question, asked, best, [texts[source][0] for source in sources]))
+        for one in asked:
+            language = cohort(language_of(one.question))
+            question = late.prepared(tokens.of(one.question, "query"), "query", language)
+            best = [prepared[key] for key in one.keys]
+            judged.append(late.relevance(question, language, best, [texts[key][0] for key in one.keys]))
         result[name] = first(judged.__getitem__, 30, WEIGHT)
         print(f"{name:14}", result[name], f"{time.perf_counter() - began:.0f} s", flush=True)
         if name == DEFAULT:

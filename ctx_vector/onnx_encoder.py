@@ -69,6 +69,7 @@ class OnnxEncoder:
         self._small = UnigramTokenizer(light) if (light / "unigram.json").is_file() else None
         self._library: Any = None
         self._document_chars = 0
+        self._last_query: tuple[str | None, NDArray[np.float32]] = None, np.empty((1, 0, 0), np.float32)
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -130,7 +131,10 @@ class OnnxEncoder:
         blank = len(self._manifest.prompts[kind])
 
         def put(i: int) -> None:
-            rows = self._run(TOKENS, unique[i])[0, before:-1]
+            asked, whole = self._last_query
+            if unique[i] != asked:
+                (whole,) = self._run(unique[i], TOKENS)
+            rows = whole[0, before:-1]
             if not unique[i][blank:].strip():  # a token of white space is no word
                 rows = rows[:0]
             norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
@@ -162,7 +166,12 @@ class OnnxEncoder:
         vectors = np.empty((len(unique), self.dim), np.float32)
 
         def put(i: int) -> None:
-            vectors[i] = self._run(VECTOR, unique[i])[0]
+            if kind == "query" and len(unique) == 1:  # its tokens may be asked for next, and cost nothing more
+                found, tokens = self._run(unique[i], VECTOR, TOKENS)
+                self._last_query = unique[i], tokens
+            else:
+                (found,) = self._run(unique[i], VECTOR)
+            vectors[i] = found[0]
 
         self._each(unique, put, progress)
         if len(unique) == len(prompted):
@@ -215,11 +224,11 @@ class OnnxEncoder:
             for worker in workers:
                 worker.cancel()
 
-    def _run(self, output: str, text: str) -> NDArray[np.float32]:
-        """Return an output of the graph, (1, ...) float32, for one text with its prompt."""
+    def _run(self, text: str, *outputs: str) -> list[NDArray[np.float32]]:
+        """Return outputs of the graph, (1, ...) float32, for one text with its prompt."""
         rows = self._words[self._ids(text)]
         words = e5_format.dequantise(rows) if rows.dtype == np.uint8 else rows
-        found: NDArray[np.float32] = self._session.run([output], {INPUT: words[None]})[0]
+        found: list[NDArray[np.float32]] = self._session.run(list(outputs), {INPUT: words[None]})
         return found
 
     def _ids(self, text: str) -> list[int]:

@@ -334,10 +334,10 @@ def test_interrupt_stops_promptly(encoder):
 def test_a_failing_worker_reaches_the_caller(encoder, monkeypatch):
     other = OnnxEncoder(model_dir(E5), threads=2)
 
-    def fail(text: str) -> np.ndarray:
+    def fail(text: str, *outputs: str) -> list[np.ndarray]:
         raise OSError("disk gone")
 
-    monkeypatch.setattr(other, "_vector", fail)
+    monkeypatch.setattr(other, "_run", fail)
     with pytest.raises(OSError, match="disk gone"):
         other.encode_documents(list(EN))
     monkeypatch.undo()

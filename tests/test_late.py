@@ -73,6 +73,11 @@ def test_tokens_have_the_same_bits_in_any_company(encoder) -> None:
     together = encoder.encode_tokens([*TEXTS[::-1], TEXTS[0]])
     assert all(np.array_equal(a, b) for a, b in zip(alone, together[3::-1], strict=True))
     assert np.array_equal(together[4], alone[0])
+    for text in (*TEXTS, HONEY[0]):
+        (before,) = encoder.encode_tokens([text], "query")
+        vector = encoder.encode_queries([text])
+        (after,) = encoder.encode_tokens([text], "query")
+        assert np.array_equal(before, after) and np.array_equal(vector, encoder.encode_queries([text, "x"])[:1])
 
 
 @pytest.mark.slow  # opening the model under torch takes half a minute on a busy machine
