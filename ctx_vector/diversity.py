@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 import unicodedata
 from collections.abc import Callable, MutableMapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.packets import (
@@ -88,15 +89,12 @@ class Variety:
         if weight is None:
             return rows
         room = self._config.max_tokens * _CHARS_EACH
-        scores = [  # of what is chosen by its score, but for what no context of this size can hold
-            -math.inf
-            if row.reason
-            or row.kind in NOT_RANKED
-            or row.candidate.layer in _AS_GIVEN
-            or len(row.candidate.packet.content) > room
-            else row.score
-            for row in rows
-        ]
+
+        def score(row: Ranked) -> float:  # of what is chosen by it, but for what no context of this size can hold
+            given = row.reason or row.kind in NOT_RANKED or row.candidate.layer in _AS_GIVEN
+            return -math.inf if given or len(row.candidate.packet.content) > room else row.score
+
+        scores = _View(rows, score)
         if self._again:
             noted, ranks = self._note.get(MMR) or (None, ())
             at = {row.candidate.rank: place for place, row in enumerate(rows)}
@@ -108,13 +106,10 @@ class Variety:
 
     def _with_first(self, first: list[int], scores: Sequence[float]) -> list[Ranked]:
         """Return the rows with those at the places `first` before others that have a score, which keep their order."""
-        rows, taken = self._rows, set(first)
-        if -math.inf not in scores:
-            return [rows[place] for place in first] + [row for at, row in enumerate(rows) if at not in taken]
-        places = [place for place, score in enumerate(scores) if score > -math.inf]
-        order = list(rows)
+        order, taken = list(self._rows), set(first)
+        places = [place for place in range(max(first, default=-1) + 1) if scores[place] > -math.inf]  # the others stay
         for place, other in zip(places, [*first, *(place for place in places if place not in taken)], strict=True):
-            order[place] = rows[other]
+            order[place] = self._rows[other]
         return order
 
     def twin(self, row: Ranked) -> str:
@@ -171,9 +166,7 @@ class Variety:
         """Return the places of the rows that come first, as many as have `room` characters: more than there is room."""
         from ctx_vector.likeness import mmr_order
 
-        missing = [
-            row for row, score in zip(self._rows, scores, strict=True) if row.vectors is None and score > -math.inf
-        ]
+        missing = [row for at, row in enumerate(self._rows) if row.vectors is None and scores[at] > -math.inf]
         for row, block in zip(missing, self._encode(missing) if missing else (), strict=True):
             row.vectors = block
         vectors = self._residuals(self._calibration(True))
@@ -186,9 +179,23 @@ class Variety:
 
             for spot, row in enumerate(self._rows):
                 row.spot = spot
-            texts = [row.candidate.packet.content for row in self._rows]
-            self._vectors = Residuals([row.vectors for row in self._rows], texts, calibration)
+            texts = _View(self._rows, attrgetter("candidate.packet.content"))
+            self._vectors = Residuals(_View(self._rows, attrgetter("vectors")), texts, calibration)
         return self._vectors
+
+
+class _View(Sequence[Any]):
+    """What rows have, asked for only where it is looked at: of thousands that are few."""
+
+    def __init__(self, rows: Sequence[Ranked], get: Callable[[Ranked], Any]) -> None:
+        self._rows = rows
+        self._get = get
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, at: Any) -> Any:
+        return self._get(self._rows[at]) if isinstance(at, int) else [self._get(row) for row in self._rows[at]]
 
 
 def _said(other: Ranked, how: str) -> str:

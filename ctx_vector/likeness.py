@@ -25,6 +25,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -53,6 +54,7 @@ _MOST_OTHERS: Final = 32
 _FEW: Final = 16
 _STOPS: Final = re.compile("[.,;:!?\"'`。、，；：！？·…“”‘’「」『』]+")
 _LOOKED_INTO: Final = 4  # texts that a text is looked for in, the nearest first
+_BEST: Final = attrgetter("best")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +81,7 @@ class Residuals:
         self.dim = calibration.dim
         self._blocks = blocks
         self._calibration = calibration
-        self._rows = np.zeros((len(blocks), calibration.dim), np.float32)
-        self._made: set[int] = set()  # numbers of windows
+        self._windows: dict[int, Vectors] = {}  # by number
         self._alone: dict[int, Vectors] = {}  # rows that were made without their window, by place
 
     def __len__(self) -> int:
@@ -88,16 +89,15 @@ class Residuals:
 
     def window(self, number: int) -> Vectors:
         """Return the rows of the window with this number, (64, dim) or fewer at the end."""
-        first, stop = number * _WINDOW, min(len(self), (number + 1) * _WINDOW)
-        if number not in self._made:
-            self._made.add(number)
-            self._make(first, stop)
-        return self._rows[first:stop]
+        if number not in self._windows:
+            self._windows[number] = self._make(number * _WINDOW, min(len(self), (number + 1) * _WINDOW))
+        return self._windows[number]
 
     def row(self, place: int) -> Vectors:
         """Return one row (dim,), the others of its window not made for it."""
-        if place // _WINDOW in self._made:
-            row: Vectors = self._rows[place]
+        window = self._windows.get(place // _WINDOW)
+        if window is not None:
+            row: Vectors = window[place % _WINDOW]
             return row
         if place not in self._alone:
             self._alone[place] = self._one(self._blocks[place], self.texts[place])
@@ -111,8 +111,9 @@ class Residuals:
         rest *= np.float32(1 / max(1e-12, math.sqrt(rest @ rest)))
         return rest
 
-    def _make(self, first: int, stop: int) -> None:
-        rows, texts, blocks = self._rows[first:stop], self.texts[first:stop], self._blocks[first:stop]
+    def _make(self, first: int, stop: int) -> Vectors:
+        texts, blocks = self.texts[first:stop], self._blocks[first:stop]
+        rows = np.zeros((len(blocks), self.dim), np.float32)
         absent: list[int] = []
         if {None if block is None else block.shape for block in blocks} == {(1, self.dim)}:
             np.concatenate(blocks, out=rows)  # type: ignore[arg-type]  # none of them is None
@@ -131,7 +132,7 @@ class Residuals:
                 rows[[place for place, other in enumerate(languages) if other == language]] -= mean
         if absent:
             rows[absent] = 0
-        _unit(rows)
+        return _unit(rows)
 
 
 def _unit(rows: Vectors) -> Vectors:
@@ -169,9 +170,9 @@ class NearDuplicates:
             return None
         row = self._vectors.row(place)
         cosines = self._seen.rows @ row
-        at = np.flatnonzero(cosines >= CONTAINED)
-        if not len(at):
+        if cosines[cosines.argmax()] < CONTAINED:  # nearly always
             return None
+        at = np.flatnonzero(cosines >= CONTAINED)
         near = list(zip(cosines[at].tolist(), [self._places[one] for one in at.tolist()], strict=True))
         kept = [other for _, other in sorted(near, key=lambda pair: -pair[0]) if other >= 0]
         if sum(cosine >= ALIKE for cosine, _ in near) >= self._limit:
@@ -283,25 +284,26 @@ def mmr_order(scores: Sequence[float], vectors: Residuals, weight: float, room: 
     largest ``weight * score - (1 - weight) * (largest cosine to those chosen before)``, no cosine under 0 counting.
 
     `scores` (n,) descend; of equal ones the first. So many are returned that their texts have `room` characters. A
-    score of minus infinity leaves out.
+    score of minus infinity leaves out. Only the first scores and vectors are looked at, as far as it takes.
     """
-    windows = [_Marginal(vectors, number, scores, weight) for number in range(-(-len(scores) // _WINDOW))]
-    best = np.array([window.best for window in windows])  # of those never looked at: they have at best their own value
+    windows: list[_Marginal] = []
     chosen: list[int] = []
     rows = _Stack(vectors.dim)
+    last = math.inf  # the least value of the windows that are looked at, which no later one is over
     while room > 0:
-        number = int(best.argmax()) if windows else 0
-        if not windows or best[number] == -np.inf:
+        window = max(windows, key=_BEST, default=None)  # of equal ones the first
+        if (window is None or window.best < last) and len(windows) * _WINDOW < len(scores):
+            windows.append(_Marginal(vectors, len(windows), scores, weight))
+            last = min(last, windows[-1].least)
+        elif window is None or window.best == -math.inf:
             break
-        window = windows[number]
-        if window.known < rows.count:
+        elif window.known < rows.count:
             window.compare(rows.rows)
         else:
             place = window.take()
             chosen.append(place)
             room -= len(vectors.texts[place])
             rows.put(vectors.row(place))
-        best[number] = window.best
     return chosen
 
 
@@ -315,11 +317,13 @@ class _Marginal:
         self._number = number
         self._weight = weight
         self._values = np.array(scores[number * _WINDOW : (number + 1) * _WINDOW], np.float64)
-        self._values[self._values > -np.inf] *= weight
+        scored = self._values > -np.inf
+        self._values[scored] *= weight
+        self.least = float(self._values.min(where=scored, initial=np.inf))
         self._likest = np.zeros(len(self._values), np.float32)
         self._marginal = self._values
         self.known = 0  # so many of those chosen are in it
-        self.best = float(self._values.max())
+        self._look()
 
     def compare(self, chosen: Vectors) -> None:
         """Bring up to date; `chosen` (n, dim) are the vectors of all chosen so far, in their order."""
@@ -329,12 +333,16 @@ class _Marginal:
             np.maximum(self._likest, rows @ one, out=self._likest)
         self.known = len(chosen)
         self._marginal = self._values - (1 - self._weight) * self._likest
-        self.best = float(self._marginal.max())
+        self._look()
 
     def take(self) -> int:
         """Choose the best one, and return its place."""
-        at = int(self._marginal.argmax())
+        at = self._at
         self._values[at] = -np.inf
         self._marginal[at] = -np.inf
-        self.best = float(self._marginal.max())
+        self._look()
         return self._number * _WINDOW + at
+
+    def _look(self) -> None:
+        self._at = int(self._marginal.argmax())
+        self.best = float(self._marginal[self._at])

@@ -22,6 +22,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from ctx_vector.config import ContextConfig
@@ -50,6 +51,7 @@ class Scored(Protocol):
 
     candidate: Candidate
     section: str
+    kind: str
     relevance: float
     recency: float
     reason: str
@@ -84,8 +86,6 @@ def replacements(
     """
     if config.supersede_line is None or config.recency_weight == 0:
         return []
-    if len({row.candidate.packet.timestamp for row in rows} - {None}) < 2:  # of many without a time, soon told
-        return []
     found = _statements(rows, config)
     if len({row.candidate.packet.timestamp for row in found}) < 2:
         return []
@@ -114,14 +114,11 @@ def replacements(
 
 def _statements(rows: Sequence[S], config: ContextConfig) -> list[S]:
     """Return the rows that take part, the most relevant ones first; none where no two have different times."""
-    ranked = [
-        row
-        for row in rows
-        if not row.reason and row.candidate.packet.type not in _FIXED and row.candidate.layer not in _AS_GIVEN
-    ]
-    if len({row.candidate.packet.timestamp for row in ranked} - {None}) < 2:
-        return []  # none is newer than another, and how wide they are need not be known
-    best_first(ranked, lambda row: row.relevance, lambda row: (row.candidate.packet.id, row.candidate.rank))
+    short = [packet for row in rows if len((packet := row.candidate.packet).content) <= WIDEST]
+    if len({packet.timestamp for packet in short} - {None}) < 2:
+        return []  # none is newer than another: of many passages it is soon told
+    ranked = [row for row in rows if not row.reason and row.kind not in _FIXED and row.candidate.layer not in _AS_GIVEN]
+    best_first(ranked, attrgetter("relevance"), lambda row: (row.candidate.packet.id, row.candidate.rank))
     found: list[S] = []
     used = 0
     for row in ranked:

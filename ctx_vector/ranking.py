@@ -234,20 +234,22 @@ def rank(
 def _opened(candidates: Sequence[Candidate], template: Template, now: datetime) -> list[Ranked]:
     """Return a row for each candidate; one that has a reason, nothing to show, or is out of date, is dropped."""
     rows = []
-    slots: dict[tuple[str, str], tuple[str, str, str]] = {}  # of most by type and layer
+    slots: dict[tuple[str, str], tuple[str, str, str]] = {}  # by type and layer, but for those below
     body = template.body
     for candidate in candidates:
         packet = candidate.packet
         kind, meta = packet.type, packet.metadata or {}
-        key = kind, candidate.layer
-        slot = slots.get(key)
-        if slot is None or candidate.tool is not None or candidate.image is not None or "section" in meta:
+        tool = candidate.tool
+        usual = tool is None and candidate.image is None and "section" not in meta
+        slot = slots.get((kind, candidate.layer)) if usual else None
+        if slot is None:
             section, group = slot_of(candidate)
             slot = section, group, part_of(section, group)
-            if candidate.tool is None and candidate.image is None and "section" not in meta:
-                slots[key] = slot
-        plain, text = candidate.message is None and candidate.tool is None and kind != TYPE_RESULT, packet.content
-        row = Ranked(candidate, slot[0], slot[1], slot[2], kind, body, candidate.vectors, plain)
+            if usual:
+                slots[kind, candidate.layer] = slot
+        section, group, part = slot
+        plain, text = candidate.message is None and tool is None and kind != TYPE_RESULT, packet.content
+        row = Ranked(candidate, section, group, part, kind, body, candidate.vectors, plain)
         if candidate.reason:
             row.drop(candidate.reason, candidate.detail)
         elif (not text or text.isspace()) if plain else not row.body:

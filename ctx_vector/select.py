@@ -22,6 +22,7 @@ from ctx_vector.structure import Template
 
 #: Bytes of the longest cl100k token: 128 blanks.
 _LONGEST_TOKEN: Final = 128
+_WIDE_WORD: Final = 8  # characters, more than most words have
 _BOUNDLESS: Final = 1 << 60
 _NO_ROOM: Final = "did not fit in what was left"
 
@@ -124,14 +125,15 @@ class Filler:
         self.layout.remove(row.section, row.group, row.piece)
         row.piece = None
 
-    def keep_if_it_fits(self, row: Ranked, room: int | None = None) -> bool:
+    def keep_if_it_fits(self, row: Ranked) -> bool:
         """Put a row in, whole; False when it does not fit, or adds nothing to what is in: then it is dropped as
-        `duplicate`. `room` is what is left, where that is known.
+        `duplicate`.
         """
-        room = self.room() if room is None else room
-        if room < 1 or (self.layout.counter.additive and _too_long(row, room)) or self.drop_twin(row):
-            return False
-        if not self.put(row, self.piece(row)):
+        room = self.room()
+        return room >= 1 and not (self.layout.counter.additive and _too_long(row, room)) and self._keep(row)
+
+    def _keep(self, row: Ranked) -> bool:
+        if self.drop_twin(row) or not self.put(row, self.piece(row)):
             return False
         if self.variety is not None:
             self.variety.keep(row)
@@ -148,18 +150,31 @@ class Filler:
     def greedy(self, rows: Sequence[Ranked]) -> None:
         """Take rows in order while they fit; then shorten the best one that did not, once."""
         left: list[Ranked] = []
-        additive, stops = self.layout.counter.additive, self.config.fill == "stop"
-        room = self.room()
-        for row in rows:
-            if room < 1 or (additive and _too_long(row, room)) or (left and stops):
+        room, start = self.room(), 0
+        while start < len(rows):
+            stop = self._next(rows, start, room)
+            if self.config.fill == "stop" and (left or stop > start):
+                stop = len(rows)
+            for row in rows[start:stop]:
                 row.drop("budget", _NO_ROOM)
-                left.append(row)
-            elif self.keep_if_it_fits(row, room):
-                room = self.room()
-            elif not row.reason:
-                row.drop("budget", _NO_ROOM)
-                left.append(row)
+            left += rows[start:stop]
+            start = stop + 1
+            for row in rows[stop:start]:
+                if self._keep(row):
+                    room = self.room()
+                elif not row.reason:
+                    row.drop("budget", _NO_ROOM)
+                    left.append(row)
         self.shorten_first(left)
+
+    def _next(self, rows: Sequence[Ranked], start: int, room: int) -> int:
+        """Return the place of the first row from `start` on that may fit, the number of rows if none may."""
+        if room < 1:
+            return len(rows)
+        if self.layout.counter.additive:
+            while start < len(rows) and _too_long(rows[start], room):
+                start = _after_long(rows, start + 1, room)
+        return start
 
     def shorten_first(self, rows: Sequence[Ranked], least: int = 0) -> None:
         """Shorten the first of some rows that adds something to what is in; see `shorten`."""
@@ -227,3 +242,27 @@ def _too_long(row: Ranked, room: int) -> bool:
         text = row.body
     most = room * _LONGEST_TOKEN
     return len(text.split(None, room + 1)) > room or (len(text) > most and len(row.body) > most)
+
+
+def _after_long(rows: Sequence[Ranked], start: int, room: int) -> int:
+    """Return the place of the first row from `start` on that is not seen at once to be too long for `room`.
+
+    What is left of a budget is compared with thousands of rows: so the words at their beginnings are counted together.
+    """
+    import numpy as np
+
+    step = 64
+    while start < len(rows):
+        texts = [
+            row.candidate.packet.content[: _WIDE_WORD * (room + 1)].encode() if row.plain else b""
+            for row in rows[start : start + step]
+        ]
+        marks = np.frombuffer(b"\n" + b"\n".join(texts), np.uint8)
+        blank = (marks == 32) | (marks - np.uint8(9) < 5) | (marks - np.uint8(28) < 3)  # not U+001F: see `_too_long`
+        words = np.flatnonzero(blank[:-1] & ~blank[1:])
+        upto = np.searchsorted(words, np.cumsum([len(text) + 1 for text in texts]))
+        short = np.flatnonzero(np.diff(upto, prepend=0) <= room)
+        if len(short):
+            return start + int(short[0])
+        start, step = start + step, min(2 * step, 1024)
+    return len(rows)

@@ -1,6 +1,7 @@
 """Select: greedy filling, one fate for every candidate, and history in whole turns."""
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +20,7 @@ from pipeline_help import (
     tokens,
 )
 
-from ctx_vector import BudgetError, ContextBuilder, ContextPacket, Message
+from ctx_vector import BudgetError, ContextBuilder, ContextPacket, Message, TokenCounter
 from ctx_vector.packets import DROP_REASONS
 
 
@@ -70,6 +71,39 @@ def test_selection_is_greedy_by_score_over_all_sections():
             if max(tokens(trial.text), message_tokens(trial.messages)) <= limit:
                 chosen.append(one)
         assert texts(built) == [one.content for one in chosen]
+
+
+@settings(STEADY, max_examples=25)
+@given(st.integers(0, 10_000), st.integers(90, 400))
+def test_what_is_seen_to_be_too_long_is_what_does_not_fit(seed, limit):
+    """Many packets, few of which fit, chosen the same with a counter for which each is put in and counted."""
+    draw = random.Random(seed)
+    words = [
+        "a",
+        "word",
+        "Budget,",
+        "x" * 40,
+        "7",
+        "没有空格的中文",
+        "\u3000",
+        "\x1f",
+        "\x1c",
+        "\n",
+        "  ",
+        "\t",
+        "\xa0",
+    ]
+    sizes = [draw.choice([2, 9, 40, 90, 150, 200]) for _ in range(150)]
+    packets = [packet("".join(draw.choices(words, k=size)), 0.9 - n / 1000, id=n) for n, size in enumerate(sizes)]
+    packets += [
+        packet(" ".join(draw.choices(words[:5], k=size)), 0.5 - n / 1000, id=-n) for n, size in enumerate(sizes)
+    ]
+    found = []
+    for counter in (TokenCounter(), TokenCounter(TokenCounter().count)):
+        config = {"max_tokens": limit, "enable_compression": False, "tokenizer": counter}
+        built = build("q", custom_packets=packets, config=config)
+        found.append([(item.packet.id, item.reason) for item in (*built.kept, *built.dropped)])
+    assert found[0] == found[1]
 
 
 @settings(STEADY, max_examples=120)
