@@ -4,8 +4,8 @@
 
 Paragraphs are added to a KnowledgeBase as they are; a hit counts when it comes from the question's paragraph. The last
 two cases have both languages in one knowledge base, and count the paragraph in either. `+late` is the second pass
-(late.py); its times are of texts that it has seen, and of encoding the query once more for its tokens. `--every` takes
-every Nth question only; `--folder` keeps the knowledge bases for the next run. Writes benchmarks/results/xquad.json.
+(late.py); its times are of texts that it has seen, and of encoding the query for its tokens. `--every` takes every Nth
+question only; `--folder` keeps the knowledge bases for the next run. Writes benchmarks/results/xquad.json.
 """
 
 from __future__ import annotations
