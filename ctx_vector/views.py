@@ -7,7 +7,8 @@ the knowledge base's generation changes; then only vectors that were not loaded 
 
 From `file_rows` rows of a language on, its index is a file made by the last run (from `graph_rows` on, a graph), and
 what changed since is an exact tail in memory. A file that cannot be used is replaced by the rows of SQLite, with a
-warning (one made for another calibration without); it is written again by the next run or by `verify`.
+warning; it is written again by the next run or by `verify`. One that was made for another calibration is passed over
+until the next run.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_vector import catalog
-from ctx_vector.calibration import load_calibration
+from ctx_vector.calibration import Calibration, load_calibration
 from ctx_vector.dense import best_rows
 from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.filters import allowed_rows
@@ -231,3 +231,23 @@ def test_search_equals_brute_force_through_changes_rollback_and_purge(kind, tmp_
         check(kb, calibration, rng, 2)
         kb.rollback(1)
         check(kb, calibration, rng, 2)
+
+
+def test_a_file_made_for_another_calibration_is_not_used(tmp_path, encoder, calibration):
+    rng = np.random.default_rng(4)
+    # as after measuring anew: texts lose more before a question, so that they rank otherwise
+    values = calibration.to_dict()
+    moved = {key: [points[0] - 0.05, *points[1:]] for key, points in values["pairs"].items()}
+    other = Calibration.from_dict({**values, "pairs": moved})
+    with KnowledgeBase(tmp_path, encoder, file_rows=300) as kb:
+        fill(kb, calibration, rng, 130)
+        made = {file.name for file in tmp_path.glob("*.ctxidx")}
+        check(kb, calibration, rng, 1)
+        assert made and set(kb._view.files) == {"en", "zh", "other"}
+        kb._calibration = other
+        check(kb, other, rng, 1)
+        assert not kb._view.files, "rows are read from SQLite until the next run"
+        kb._refresh_files()
+        check(kb, other, rng, 1)
+        assert set(kb._view.files) == {"en", "zh", "other"}
+        assert not made & {file.name for file in tmp_path.glob("*.ctxidx")}
