@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     Scores = NDArray[np.float64]
 
-_NAMED: Final = 128  # and 16 more for every row wanted: the error of a sieve takes so many
+_NAMED: Final = 64  # and 16 more for every row wanted: the error of a sieve takes so many
 _NAMED_EACH: Final = 16
 _LIKELY: Final = 24  # rows that are scored at first, beyond those wanted: mostly there is nothing left to score
 _SPARE: Final = 8  # rows that an index gives beyond those wanted
