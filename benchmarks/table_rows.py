@@ -174,6 +174,20 @@ def _found_rows(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
             f"对 30 段已记住的 {size} token 段落再看一遍，对比编码一个提问（处理器时间）",
             f"{part['remembered']['cpu']:.1f} ms : {late['encode_query']['cpu']:.1f} ms",
         )
+        gains = late["bilingual_knowledge"]
+        for first, zh in (("cosine", "余弦"), ("hybrid", "混合")):
+            second = next(
+                found for name, found in gains.items() if name.startswith(f"{first}+late, weight 0.6, depth 30")
+            )
+            cases = ("all", "en, answered in the other", "zh, answered in the other")
+            yield (
+                "bilingual knowledge: the first hit answers; all questions, English ones with the answer only in "
+                f"Chinese, Chinese ones with it only in English; `{first}`, and with the second pass",
+                f"双语知识：首条即答案；全部提问，英文提问而答案只在中文，中文提问而答案只在英文；{zh}，以及加第二遍",
+                ", ".join(
+                    " / ".join(f"{found[case]['r@1']:.3f}" for case in cases) for found in (gains[first], second)
+                ),
+            )
     names = {"cosine": "余弦", "hybrid": "混合", "hybrid+late": "混合加第二遍"}
     arms = results.get("xquad", {}).get("r@1", {})
     for arm, found in arms.items():

@@ -12,7 +12,9 @@ judges the best `depth` of them, and
 both calibrated. What was not looked at again keeps its relevance and its place: a text that the second pass finds
 wanting falls down to the best of those, and no further, for nothing is known of them that would put them above it.
 
-The weight 0.6 was chosen on XQuAD, where anything from 0.5 to 0.8 is as good, and confirmed on two conversations.
+The weight 0.6 was chosen on a sample of XQuAD. On the bilingual set of this project (benchmarks/late.py) the first hit
+answers 0.69 of the questions instead of 0.61 after a first pass by cosine, 0.71 instead of 0.66 after hybrid; any
+weight from 0.4 on is about as good, and a depth of 10 nearly as good as one of 50.
 """
 
 from __future__ import annotations
