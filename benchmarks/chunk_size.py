@@ -6,7 +6,8 @@ Two collections, each through a real KnowledgeBase and ContextBuilder, with pass
 
 - data/datasets/bilingual_knowledge: 232 questions with the words that answer them. `answer_recall` is the share of
   questions whose answer stands in the context; `evidence_recall` counts documents of which any passage is in, and so
-  favours small passages. Once with as many candidates as fit the budget, and once within the default limits (5 hits).
+  favours small passages. With as many candidates as fit the budget, within the default limits (5 hits), and with five
+  documents in a row as one long one, without its headings.
 - XQuAD, with five paragraphs in a row as one document: whether the first passage found is of the question's paragraph,
   and how much of that paragraph's sentences stands in the context. Every Nth question (`--every`). It is read from
   ../shared/datasets and left out where that is absent.
@@ -24,7 +25,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from ctx_vector.encoders import CachedEncoder
 from ctx_vector.escaping import unescape
 from ctx_vector.experiments import Arm, base_config, read_dataset, run_experiment
 from ctx_vector.experiments.bench import build_within, fixed_tokens
-from ctx_vector.experiments.dataset import NO_TIME
+from ctx_vector.experiments.dataset import NO_TIME, Dataset, Document
 from ctx_vector.experiments.metrics import one_spaced
 from ctx_vector.experiments.significance import compare_all
 from ctx_vector.experiments.vector_file import VectorFile
@@ -56,6 +57,11 @@ UNTESTED = ("tokens", "all_evidence")
 LIMITS: dict[str, Any] = {"knowledge_limit": 5, "knowledge_min_score": 0.3, "min_relevance": 0.1}  # as the defaults are
 CASES = {"en": ("xquad-en", "xquad-en"), "zh": ("xquad-zh", "xquad-zh"), "zh-en": ("xquad-zh", "xquad-en")}
 JOINED = 5
+SETS = (  # title, name of its files, limits, whether documents are joined
+    ("bilingual_knowledge", "own 0", {}, False),
+    ("bilingual_knowledge, default limits", "own 1", LIMITS, False),
+    ("bilingual_knowledge, long documents", "long", {}, True),
+)
 
 
 Series = dict[str, list[float]]
@@ -64,9 +70,26 @@ Series = dict[str, list[float]]
 # -- the set with answers ---------------------------------------------------------------------------------------------
 
 
-def own(encoder: Any, strategy: str, size: int, limits: dict[str, Any]) -> Series:
+def long_documents(data: Dataset) -> Dataset:
+    """Return the data set with five documents of a language joined to one, and no titles."""
+    owner, parts = {}, {}
+    for language in ("en", "zh"):
+        same = [document for document in data.documents if document.metadata["lang"] == language]
+        for number, document in enumerate(same):
+            owner[document.id] = f"{language}-{number // JOINED}"
+            parts.setdefault(owner[document.id], []).append(document.text)
+    qrels: dict[str, dict[str, int]] = {}
+    for query, grades in data.qrels.items():
+        for id_, grade in grades.items():
+            known = qrels.setdefault(query, {})
+            known[owner[id_]] = max(grade, known.get(owner[id_], 0))
+    documents = tuple(Document(id_, "\n\n".join(texts)) for id_, texts in parts.items())
+    return replace(data, documents=documents, qrels=qrels)
+
+
+def own(encoder: Any, strategy: str, size: int, limits: dict[str, Any], long: bool) -> Series:
     """Return {metric: a value for each question}."""
-    data = read_dataset(OWN)
+    data = long_documents(read_dataset(OWN)) if long else read_dataset(OWN)
     report = run_experiment(
         data, [Arm("a", {"strategy": strategy}, size)], BUDGETS, base=base_config(limits), encoder=encoder
     )
@@ -234,11 +257,11 @@ def main() -> None:
 
         result: dict[str, Any] = {"what": "answers and evidence in the context, by the size of passages"}
         result |= {"hardware": hardware(), "sizes": list(SIZES), "compared_with": BEFORE}
-        for title, limits in (("bilingual_knowledge", {}), ("bilingual_knowledge, default limits", LIMITS)):
+        for title, key, limits, long in SETS:
             result[title] = {"limits": limits}
             for strategy in STRATEGIES:
                 by_size = {
-                    size: kept(f"own {bool(limits):d} {strategy} {size}", partial(own, encoder, strategy, size, limits))
+                    size: kept(f"{key} {strategy} {size}", partial(own, encoder, strategy, size, limits, long))
                     for size in SIZES
                 }
                 result[title][strategy] = table(by_size)

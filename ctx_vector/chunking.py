@@ -20,7 +20,8 @@ Count = Callable[[Sequence[str]], Sequence[int]]
 
 MAX_TOKENS = 480  # the default encoder reads 512, with its prompt
 # What passages are filled up to, in knowledge bases and on the command line too. A context of a given size holds fewer
-# answers with 320; between 64 and 224 no difference is shown (benchmarks/chunk_size.py).
+# answers with 320; between 64 and 224 no difference is shown, but from long texts without headings 128 brings more, and
+# within five hits it brings fewer with the hybrid (benchmarks/chunk_size.py).
 TARGET_TOKENS = 224
 MIN_TOKENS = 48
 _SLAB = 2048  # characters counted at once to estimate how many tokens a long text has
