@@ -340,14 +340,10 @@ class Asked:
         """
         import numpy as np
 
-        known = self._calibration
         columns = []
         for said in languages:
-            pair = known.pairs[cohort(self.language), cohort(said)]
-            of_query = float(self._query @ known.passages[cohort(said)].astype(np.float64))
-            shift = QUERY_SHARE * (of_query - pair.unrelated)
-            slopes = _slopes(pair.line, pair.match, pair.high)
-            columns.append((pair.unrelated, shift, pair.line, pair.match, *slopes, _share(self.language, said)))
+            passage, unrelated, fixed = _fixed_points(self._calibration, self.language, said)
+            columns.append((unrelated, QUERY_SHARE * (float(self._query @ passage) - unrelated), *fixed))
         return np.array(columns).T
 
     def excess(
@@ -405,6 +401,21 @@ class Asked:
         unit, weight, unrelated, line, match, high = more
         value = excess / unit + weight * shares - unrelated
         return seen_from(_relevance(value, line, match, *_slopes(line, match, high)), points[7])
+
+
+@lru_cache(maxsize=64)
+def _fixed_points(
+    calibration: Calibration, asked: str, said: str
+) -> tuple[NDArray[np.float64], float, tuple[float, ...]]:
+    """Return what is the same for all queries in a language: the mean passage (dim,), g, and `Asked.points` from the
+    line on.
+    """
+    import numpy as np
+
+    pair = calibration.pairs[cohort(asked), cohort(said)]
+    slopes = _slopes(pair.line, pair.match, pair.high)
+    fixed = (pair.line, pair.match, *slopes, _share(asked, said))
+    return calibration.passages[cohort(said)].astype(np.float64), pair.unrelated, fixed
 
 
 def _least_excess(
