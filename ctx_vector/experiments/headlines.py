@@ -38,15 +38,35 @@ class Headline:
         """
         by: dict[str, list[str]] = {BETTER: [], WORSE: []}
         if self.main is not None and self.main.verdict != UNSHOWN:
-            by[self.main.verdict].append(named(main))
+            by[self.main.verdict].append(main)
         for one in self.others:
-            by[one.verdict].append(named(one.metric))
-        parts = [f"{verdict} in {', '.join(metrics)}" for verdict, metrics in by.items() if metrics]
+            by[one.verdict].append(one.metric)
+        parts = [f"{verdict} in {_listed(metrics, named)}" for verdict, metrics in by.items() if metrics]
         if not parts:
             return UNSHOWN
         if self.main is None or self.main.verdict == UNSHOWN:
             parts.append(f"{UNSHOWN} in {named(main)}")
         return "; ".join(parts)
+
+
+def _listed(metrics: Sequence[str], named: Callable[[str], str]) -> str:
+    """Return the names of metrics, those that differ in the budget alone as one: "recall at 500 / 1,000 tokens"."""
+    groups: dict[str, list[str]] = {}
+    for metric in metrics:
+        groups.setdefault(metric.partition("@")[0], []).append(metric)
+    parts: list[str] = []
+    for group in groups.values():
+        names = [named(metric) for metric in group]
+        stem = names[0].partition(" at ")[0] + " at "
+        if len(names) > 1 and all(name.startswith(stem) and name.endswith(" tokens") for name in names):
+            sizes = [named(metric).removeprefix(stem).removesuffix(" tokens") for metric in sorted(group, key=_budget)]
+            names = [f"{stem}{' / '.join(sizes)} tokens"]
+        parts += names
+    return ", ".join(parts)
+
+
+def _budget(metric: str) -> int:
+    return int(metric.partition("@")[2] or 0)
 
 
 def headlines(comparisons: Sequence[Comparison], main: str) -> list[Headline]:

@@ -21,7 +21,7 @@ from ctx_vector.experiments.result import BINS, Scores
 if TYPE_CHECKING:
     Floats = NDArray[np.float64]
 
-ARM_COLOURS: Final = 8
+ARM_COLOURS: Final = 10
 _SHADES: Final = {f"#a1b2c{n}": f"var(--arm{n})" for n in range(ARM_COLOURS)} | {
     "#d1e2f0": "var(--ink)",
     "#d1e2f1": "var(--faint)",
@@ -30,8 +30,8 @@ _SHADES: Final = {f"#a1b2c{n}": f"var(--arm{n})" for n in range(ARM_COLOURS)} | 
     "#d1e2f4": "var(--soft)",
 }
 _INK, _FAINT, _GOOD, _BAD, _SOFT = "#d1e2f0", "#d1e2f1", "#d1e2f2", "#d1e2f3", "#d1e2f4"
-_MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "*")
-_LINES: Final = ("-", "--", "-.", ":", "-", "--", "-.", ":")
+_MARKS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "p", "h")
+_LINES: Final = ("-", "--", "-.", ":", "-", "--", "-.", ":", "--", "-.")
 _WIDTH: Final = 4.1  # inches
 
 
