@@ -53,6 +53,7 @@ bench: $(VENV)/.tested
 	$(BIN)/python benchmarks/index.py
 	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/build.py
+	$(BIN)/python benchmarks/selection.py
 	$(BIN)/python benchmarks/audit.py
 	$(BIN)/python benchmarks/history.py
 	$(BIN)/python benchmarks/memory.py

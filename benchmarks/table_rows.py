@@ -66,6 +66,15 @@ def rows(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
                 f"预热后在 {build['rows']:,} 个分块、20 条消息上构建（不含提问编码），{zh}",
                 f"{part['besides_ms']:.1f} ms : {part['encode_ms']:.1f} ms = {part['share']:.2f}",
             )
+    selection = results.get("selection")
+    if selection:
+        ours, query = selection["1000"]["select_ms"], selection["1000"]["encode_query_ms"]
+        yield (
+            "selecting among 1,000 candidates with ready vectors, MMR and near-duplicate removal on, against encoding "
+            "a query; among 10,000, against among 1,000",
+            "在 1,000 条已有向量的候选中选择（MMR、去除近似重复），对比编码一个提问；10,000 条对比 1,000 条",
+            f"{ours:.1f} ms : {query:.1f} ms = {ours / query:.2f}; {selection['largest_to_smallest']:.1f}×",
+        )
     audit = results.get("audit")
     if audit:
         part, after = audit["warm_build"], audit["growth"]

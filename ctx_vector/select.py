@@ -251,13 +251,10 @@ def _after_long(rows: Sequence[Ranked], start: int, room: int) -> int:
     """
     import numpy as np
 
-    step = 64
+    step, most = 64, _WIDE_WORD * (room + 1)
     while start < len(rows):
-        texts = [
-            row.candidate.packet.content[: _WIDE_WORD * (room + 1)].encode() if row.plain else b""
-            for row in rows[start : start + step]
-        ]
-        marks = np.frombuffer(b"\n" + b"\n".join(texts), np.uint8)
+        texts = [row.candidate.packet.content[:most] if row.plain else "" for row in rows[start : start + step]]
+        marks = np.frombuffer(("\n" + "\n".join(texts)).encode("ascii", "replace"), np.uint8)  # one for each character
         blank = (marks == 32) | (marks - np.uint8(9) < 5) | (marks - np.uint8(28) < 3)  # not U+001F: see `_too_long`
         words = np.flatnonzero(blank[:-1] & ~blank[1:])
         upto = np.searchsorted(words, np.cumsum([len(text) + 1 for text in texts]))
