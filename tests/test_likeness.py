@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctx_vector import ContextBuilder, ContextConfig, KnowledgeBase, MemoryTool, RAGTool
+from ctx_vector.audit import AuditLog
 from ctx_vector.calibration import load_calibration
 from ctx_vector.likeness import ALIKE, NearDuplicates, Residuals, Twin, all_apart, fold, mmr_order, near_duplicates
 from ctx_vector.memory import Memory
 from ctx_vector.replay import rebuild
+from tests.cli_fixtures import call, good
 from tests.pipeline_help import STEADY, HashEncoder
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -373,11 +375,19 @@ def test_nothing_is_encoded_or_measured_to_find_duplicates():
 
 
 @pytest.mark.parametrize("changes", [{}, {"mmr_lambda": 0.4}, {"mmr_lambda": 0.4, "alike_limit": None}])
-def test_a_build_is_made_again_without_vectors(logs, encoder, changes):
+def test_a_build_is_made_again_without_vectors(logs, encoder, tmp_path, changes):
     config = ContextConfig(knowledge_min_score=0, min_relevance=0, knowledge_limit=6, max_tokens=1500, **changes)
-    builder = ContextBuilder(rag_tool=RAGTool(knowledge=logs), config=config)
-    documents = [*FACTS, *(text.replace(".", " !") for text in FACTS[:2])]
-    built = builder.assemble(QUERY, documents=documents, now=NOW)
+    path = tmp_path / "audit.sqlite3"
+    with AuditLog(path) as log:
+        builder = ContextBuilder(rag_tool=RAGTool(knowledge=logs), config=config, audit=log)
+        documents = [*FACTS, *(text.replace(".", " !") for text in FACTS[:2])]
+        built = builder.assemble(QUERY, documents=documents, now=NOW)
+        replay = log.replay("last")
+        assert replay.equal and replay.built.text == built.text, replay.differences
+    details = [item.detail for item in built.dropped if item.reason == "duplicate"]
+    assert any(not detail.startswith("same text") for detail in details) == ("alike_limit" not in changes)
+    assert good(call("audit", "replay", "--audit", path)) == "equal\n"
+    assert good(call("audit", "show", "last", "--text", "--audit", path)) == built.text
     again = rebuild(built.trace)
     assert again.text == built.text and again.messages == built.messages
 
