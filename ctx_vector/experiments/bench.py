@@ -246,8 +246,9 @@ def build_within(builder: ContextBuilder, query: Query, corpus: Corpus, size: in
 
 
 def items_of(built: BuiltContext, corpus: Corpus) -> list[Item]:
-    """Return what was kept, in order of choice, as the metrics want it."""
-    return [Item(corpus.document_of(item), item.tokens, item.action == "full", item.rendered) for item in built.kept]
+    """Return what was kept, from top to bottom, as the metrics want it: with MMR that is not the order of choice."""
+    kept = sorted(built.kept, key=lambda item: built.text.find(item.rendered))
+    return [Item(corpus.document_of(item), item.tokens, item.action == "full", item.rendered) for item in kept]
 
 
 def _refuse_faults(arm: str, built: BuiltContext) -> None:

@@ -62,7 +62,7 @@ def context_metrics(
     versions: tuple[str, frozenset[str]] | None = None,
     answers: Sequence[str] = (),
 ) -> dict[str, float]:
-    """Return the metrics of one context; `items` in order of choice, `versions` as `Dataset.versions` gives them,
+    """Return the metrics of one context; `items` from top to bottom, `versions` as `Dataset.versions` gives them,
     `answers` the texts of which one is enough.
 
     Two of three evidence documents in, 30 of 120 tokens: recall 0.667, precision 0.25. A metric that is not defined is
