@@ -5,18 +5,21 @@ pairs of a Chinese query and an English text 0.80. What a cosine means depends o
 similar the query and the text are to everything. Both are measured on a background of texts on many subjects and in
 both languages (models/background). For a query q and a text d, the excess is::
 
-    e = q·d - g - A (q·D - g) - max(0, d·Q - g)
+    e = q·d - g - A (q·D - g) - B max(0, d·Q - g)
 
 D is the mean vector of the background passages in the text's language, Q that of the background questions in the
 query's language (the mean of dot products is the dot product with the mean), g the mean cosine of unrelated
 background pairs of the two languages. This is score normalisation as speaker recognition does it (S-norm; Kenny
 2010), without the division by a spread. A = 0.7 does not touch the ranking within one query and one language.
 
-A text that resembles all questions more than texts of its language do, loses all of that. Rows of numbers, JSON, logs
-and hashes do: in no language, they count as English here, and have a cosine of 0.79-0.84 with any Chinese question,
-where English prose has 0.74; so have Chinese texts full of English words with English questions. They would be found
-for every question, while a text that resembles questions less than usual gains nothing by it. On XQuAD this costs no
-recall; taking away d·Q - g on both sides of the usual would (English 0.931 to 0.923, Chinese 0.895 to 0.886 at 0.7).
+A text that resembles all questions more than texts of its language do, loses that: all of it across languages (B = 1),
+half of it before questions of its own (B = 0.5). Rows of numbers, JSON, logs and hashes resemble them: in no language,
+they count as English here, and have a cosine of 0.79-0.84 with any Chinese question, where English prose has 0.74; so
+have Chinese texts full of English words with English questions. They would be found for every question. Before English
+questions they have hardly more than English prose. Notices and rules have as much, 0.02, and with B = 1 there they fell
+behind older ones that were told in other words (benchmarks/freshness.py: from 0.6 on). A text that resembles questions
+less than usual gains nothing by it: on both sides of the usual, recall on XQuAD would fall (English 0.931 to 0.923,
+Chinese 0.895 to 0.886 at 0.7).
 
 Three points of each language pair's background turn the excess into a relevance: `line`, right for the largest share of
 both unrelated and matched pairs, becomes 0.1; `match`, the median matched pair, 0.7; `high`, the 95th percentile of
@@ -53,7 +56,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ctx_vector.errors import ModelError
 
@@ -63,16 +66,19 @@ if TYPE_CHECKING:
 
     from ctx_vector.stages import Encoder
 
+F = TypeVar("F", bound="np.floating[Any]")
+
 _log = logging.getLogger("ctx_vector.calibration")
 
 QUERY_SHARE: Final = 0.7
+TEXT_SHARE: Final = 0.5
 AT_LINE: Final = 0.1
 AT_MATCH: Final = 0.7
 AT_HIGH: Final = 0.9
 OTHER_LANGUAGE: Final = 0.75
 KEYWORD_WEIGHT: Final = 60.0
 LANGUAGES: Final = ("en", "zh")
-FORMULA: Final = 2  # of the excess; a map measured for another one does not fit
+FORMULA: Final = 3  # of the excess; a map measured for another one does not fit
 _ROUNDING: Final = 1e-6  # of an excess, far more than float64 loses on the way to a relevance and back
 
 _HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
@@ -184,7 +190,7 @@ class Calibration:
 
     def ranked(self, language: str, vectors: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the rows (n, dim + 2) by which texts of a language are ranked: their vectors (n, dim), and what they
-        lose before a question of each of LANGUAGES, max(0, d·Q - g).
+        lose before a question of each of LANGUAGES (`lost`).
         """
         import numpy as np
 
@@ -193,7 +199,8 @@ class Calibration:
         for column, asked in enumerate(LANGUAGES, self.dim):
             usual = np.float32(self.pairs[asked, cohort(language)].unrelated)
             # einsum adds up each row by itself: the same bits whatever else is there
-            np.maximum(np.einsum("ij,j->i", vectors, self.questions[asked]) - usual, 0, out=ranked[:, column])
+            common = np.einsum("ij,j->i", vectors, self.questions[asked]) - usual
+            ranked[:, column] = lost(common, asked == cohort(language))
         return ranked
 
     @property
@@ -333,10 +340,10 @@ class Asked:
         """
 
     def points(self, languages: Sequence[str]) -> NDArray[np.float64]:
-        """Return what there is to know of texts in each language, (8, languages).
+        """Return what there is to know of texts in each language, (9, languages).
 
-        That is g, A (q·D - g), line and match, the three slopes of the map, and how much counts of what lies over the
-        line.
+        That is g, A (q·D - g), line and match, the three slopes of the map, how much counts of what lies over the line,
+        and 1 for the query's own language, 0 for others.
         """
         import numpy as np
 
@@ -349,14 +356,14 @@ class Asked:
     def excess(
         self, vectors: NDArray[np.float32], points: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return e of the formula above, and the cosines, both (n,) float64, of texts (n, dim) with `points` (8, n)."""
+        """Return e of the formula above, and the cosines, both (n,) float64, of texts (n, dim) with `points` (9, n)."""
         import numpy as np
 
         rows, (unrelated, shift) = vectors.astype(np.float64), points[:2]
         # einsum adds up each row by itself: the same bits whatever else is scored
         cosines = np.einsum("ij,j->i", rows, self._query)
         of_texts = np.einsum("ij,j->i", rows, self._questions.astype(np.float64))
-        excess = cosines - unrelated - shift - np.maximum(of_texts - unrelated, 0.0)
+        excess = cosines - unrelated - shift - lost(of_texts - unrelated, points[8] == 1)
         return np.asarray(excess, np.float64), cosines
 
     @staticmethod
@@ -369,7 +376,7 @@ class Asked:
 
     @staticmethod
     def relevance(excess: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the relevance (n,) float64 in [0, 1] of texts with these excesses (n,) and `points` (8, n)."""
+        """Return the relevance (n,) float64 in [0, 1] of texts with these excesses (n,) and `points` (9, n)."""
         return seen_from(_relevance(excess, *points[2:7]), points[7])
 
     @staticmethod
@@ -379,7 +386,7 @@ class Asked:
         """
         return [
             _least_excess(relevance, *columns) + shift + unrelated - _ROUNDING
-            for unrelated, shift, *columns in points.T.tolist()
+            for unrelated, shift, *columns in points[:8].T.tolist()
         ]
 
     def hybrid_points(self, languages: Sequence[str]) -> NDArray[np.float64]:
@@ -414,7 +421,7 @@ def _fixed_points(
 
     pair = calibration.pairs[cohort(asked), cohort(said)]
     slopes = _slopes(pair.line, pair.match, pair.high)
-    fixed = (pair.line, pair.match, *slopes, _share(asked, said))
+    fixed = (pair.line, pair.match, *slopes, _share(asked, said), float(cohort(asked) == cohort(said)))
     return calibration.passages[cohort(said)].astype(np.float64), pair.unrelated, fixed
 
 
@@ -435,6 +442,15 @@ def _least_excess(
 def _share(asked: str, said: str) -> float:
     """Return what counts, for a query in the language `asked`, of the relevance over the line."""
     return 1.0 if asked == said else OTHER_LANGUAGE
+
+
+def lost(common: NDArray[F], own: bool | NDArray[np.bool_]) -> NDArray[F]:
+    """Return what texts lose that have `common` (n,), d·Q - g, with all questions; `own`: those in their language."""
+    import numpy as np
+
+    share: NDArray[F] = np.where(own, common.dtype.type(TEXT_SHARE), common.dtype.type(1))
+    found: NDArray[F] = share * np.maximum(common, 0)
+    return found
 
 
 def seen_from(relevance: NDArray[np.float64], share: Any) -> NDArray[np.float64]:

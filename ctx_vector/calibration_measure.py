@@ -20,6 +20,7 @@ from ctx_vector.calibration import (
     PairMap,
     calibration_path,
     cards_folder,
+    lost,
 )
 from ctx_vector.errors import ModelError
 from ctx_vector.keywords import Keywords, Terms
@@ -72,7 +73,7 @@ def measure(encoder: Encoder, rows: Sequence[dict[str, str]], keyword_weight: fl
             mean = float(cosines[apart].mean())
             by_query = (cosines.sum(1) - own) / (count - 1) - mean
             by_text = (cosines.sum(0) - own) / (count - 1) - mean
-            excess = cosines - mean - QUERY_SHARE * by_query[:, None] - np.maximum(by_text, 0.0)[None, :]
+            excess = cosines - mean - QUERY_SHARE * by_query[:, None] - lost(by_text, q == d)[None, :]
             pairs[q, d], seen = points_of(mean, excess[apart], np.diag(excess))
             report |= {f"{name}_{q}_{d}": share for name, share in seen.items()}
             words = keyword_shares(rows, q, d)

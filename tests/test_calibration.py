@@ -19,6 +19,7 @@ from ctx_vector.calibration import (
     LANGUAGES,
     OTHER_LANGUAGE,
     QUERY_SHARE,
+    TEXT_SHARE,
     Calibration,
     PairMap,
     language_of,
@@ -119,7 +120,12 @@ def by_hand(found: Calibration, query_text: str, query: np.ndarray, text: str, v
     g = pair.unrelated
     to_query = dot(query, found.passages[said]) - g
     to_text = dot(vector, found.questions[asked]) - g
-    e = dot(query, vector) - g - QUERY_SHARE * to_query - (to_text if to_text > 0 else 0)
+    e = (
+        dot(query, vector)
+        - g
+        - QUERY_SHARE * to_query
+        - (to_text * (TEXT_SHARE if asked == said else 1) if to_text > 0 else 0)
+    )
     if e < pair.line:
         value = 0.1 * math.exp(3 / pair.line * (e - pair.line))
     elif e < pair.match:
@@ -198,11 +204,12 @@ def test_texts_of_a_language_rank_by_the_direction_as_by_their_relevance(
     excess, cosines = query.excess(rows, points)
     ranked = shipped.ranked(said, rows)
     assert ranked.shape == (300, 386) and (ranked[:, :384] == rows).all()
-    # on both sides of what is usual, and what is over it is lost
+    # on both sides of what is usual, and what is over it is lost, half of it before one's own questions
+    share = TEXT_SHARE if (asked == "en") == (said == "en") else 1
     over = rows.astype(np.float64) @ questions.astype(np.float64) - points[0]
     assert over.min() < -0.05 and over.max() > 0.05
-    assert ranked[:, 384 if asked == "en" else 385] == pytest.approx(np.maximum(over, 0), abs=1e-6)
-    assert excess == pytest.approx(cosines - points[0] - points[1] - np.maximum(over, 0), abs=1e-12)
+    assert ranked[:, 384 if asked == "en" else 385] == pytest.approx(share * np.maximum(over, 0), abs=1e-6)
+    assert excess == pytest.approx(cosines - points[0] - points[1] - share * np.maximum(over, 0), abs=1e-12)
     products = ranked.astype(np.float64) @ query.direction.astype(np.float64)
     assert query.excess_of(products, points) == pytest.approx(excess, abs=1e-6)
     assert (np.argsort(cosines) != np.argsort(excess)).any()
