@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _MISSING: Final = object()
 _ASKED: Final = Retrieval()
+_NEAREST: Final = 3  # passages that are told of when none reaches the floor
 _POOL: Final = 4  # times the limit: so many passages MMR chooses from
 _MOST_WANTED: Final = 16  # times the limit: so many are looked at for some that are no duplicates
 
@@ -328,7 +329,8 @@ class RAGTool(_Tool):
         the passages serve, and nothing is encoded twice. Passages of a document that has a newer version do not count
         to `limit`, and come with the reason `superseded`; nor do those that add nothing to better ones (likeness.py),
         which come along, as the better one may find no room. A strategy that an index cannot search by finds what is
-        near by cosine, for the builder to score.
+        near by cosine, for the builder to score. When nothing reaches `min_score`, what comes nearest comes along with
+        the reason `below_floor`, so that the record shows how far it is.
         """
         own = encoder.fingerprint == self.knowledge.encoder.fingerprint
         vector = (encoder if own else self.knowledge.encoder).encode_queries([query])[0] if query.strip() else None
@@ -352,6 +354,13 @@ class RAGTool(_Tool):
         chosen = set(fresh[:limit])
         last = max(chosen) if len(fresh) >= limit and chosen else len(found)
         origin = self.knowledge.audits.origin
+        if not found and min_score:
+            nearest = self.knowledge.search_newest(query, vector, _NEAREST, 0.0, filter, strategy=by, now=now)
+            return [
+                _candidate(hit, origin("", hit.source), by, how.strategy, with_vector=own, below=min_score)
+                for hit, why in nearest
+                if not why
+            ]
         return [
             _candidate(hit, origin("", hit.source), by, how.strategy, with_vector=own, why=why, apart=apart)
             for place, (hit, why) in enumerate(found)
@@ -384,7 +393,15 @@ class RAGTool(_Tool):
 
 
 def _candidate(
-    hit: Hit, origin: Origin, strategy: str, asked: Any, *, with_vector: bool, why: str = "", apart: bool = False
+    hit: Hit,
+    origin: Origin,
+    strategy: str,
+    asked: Any,
+    *,
+    with_vector: bool,
+    why: str = "",
+    apart: bool = False,
+    below: float = 0.0,
 ) -> Candidate:
     ours = {
         "id": hit.id,
@@ -396,7 +413,7 @@ def _candidate(
     packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, ours))
     vectors = hit.vector[None, :] if with_vector else None
     known = {strategy: hit.score} if with_vector or strategy == "bm25" else {}
-    reason = "superseded" if why else ""
+    reason = "superseded" if why else "below_floor" if below else ""
     passes = hit.passes if asked == strategy and known else None  # else the builder makes its relevance anew
     return Candidate(
         packet,
@@ -404,7 +421,7 @@ def _candidate(
         vectors=vectors,
         known=known,
         reason=reason,
-        detail=why,
+        detail=f"relevance {hit.score:.3f} < knowledge_min_score {below:g}" if below else why,
         origin=origin,
         passes=passes,
         apart=apart,

@@ -14,6 +14,7 @@ from ctx_vector.builder import ContextBuilder
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import InputError, LoaderError
 from ctx_vector.packets import Message
+from ctx_vector.replay import rebuild
 from ctx_vector.tools import MemoryTool, RAGTool
 from tests.test_memory import NOW, FastEncoder
 
@@ -382,3 +383,21 @@ def test_the_worked_example(tmp_path, language):
         "en": "Please provide accurate, evidence-based answers based on the above information.",
         "zh": "请基于以上信息,提供准确、有据的回答。",
     }[language]  # fmt: skip
+
+
+def test_when_nothing_reaches_the_floor_the_record_shows_what_came_nearest(tmp_path, encoder):
+    tool = RAGTool(tmp_path / "kb", encoder)
+    notes = ["咖啡机每周一清洗。", "The lift is serviced in May.", "门禁卡由前台发放。", "Bins go out on Monday."]
+    tool.knowledge.add_texts({"text": text, "source": f"note{place}"} for place, text in enumerate(notes))
+    config = ContextConfig(knowledge_min_score=0.95)
+    built = ContextBuilder(rag_tool=tool, encoder=encoder, config=config).assemble("咖啡机多久清洗一次？")
+    assert "咖啡机每周一" not in built.text
+    rows = [row for row in built.explain() if row["source"] == "knowledge"]
+    assert len(rows) == 3 and {row["reason"] for row in rows} == {"below_floor"}
+    assert rows[0]["preview"].startswith("咖啡机") and rows[0]["relevance"] > 0.5
+    assert rows[0]["detail"] == f"relevance {rows[0]['relevance']:.3f} < knowledge_min_score 0.95"
+    again = rebuild(built.trace)
+    assert (again.text, again.explain()) == (built.text, built.explain())
+    low = ContextConfig(knowledge_min_score=0.3)
+    found = ContextBuilder(rag_tool=tool, encoder=encoder, config=low).assemble("咖啡机多久清洗一次？")
+    assert "咖啡机每周一" in found.text and "knowledge_min_score" not in str(found.explain())
