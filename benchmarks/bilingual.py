@@ -30,10 +30,11 @@ import numpy as np
 from common import hardware, write_result
 
 from ctx_vector import KnowledgeBase, calibration, load_encoder
-from ctx_vector.calibration import language_of, load_calibration
+from ctx_vector.calibration import load_calibration
 from ctx_vector.encoders import CachedEncoder
 from ctx_vector.experiments.reading import read_dataset
 from ctx_vector.experiments.vector_file import VectorFile
+from ctx_vector.languages import language_of
 
 ROOT = Path(__file__).resolve().parent.parent
 OWN = ROOT / "data" / "datasets" / "bilingual_knowledge"

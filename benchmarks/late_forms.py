@@ -35,10 +35,12 @@ from bilingual import SHARED, Task, own, xquad
 from common import hardware, write_result
 
 from ctx_vector import KnowledgeBase, load_encoder
-from ctx_vector.calibration import LANGUAGES, OTHER_LANGUAGE, cards_folder, cohort, language_of, seen_from
+from ctx_vector.calibration import cards_folder
 from ctx_vector.calibration_measure import background, points_of
 from ctx_vector.encoders import CachedEncoder
 from ctx_vector.hits import embedded_texts
+from ctx_vector.languages import LANGUAGES, cohort, language_of
+from ctx_vector.relevance_map import OTHER_LANGUAGE, seen_from
 from ctx_vector.rerank import WEIGHT, fuse
 
 DEPTH = 50

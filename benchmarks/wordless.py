@@ -17,7 +17,8 @@ import numpy as np
 from common import hardware, write_result
 
 from ctx_vector import load_encoder
-from ctx_vector.calibration import LANGUAGES, language_of, load_calibration
+from ctx_vector.calibration import load_calibration
+from ctx_vector.languages import LANGUAGES, language_of
 
 QUESTIONS = {
     "zh": [

@@ -51,7 +51,6 @@ import hashlib
 import json
 import logging
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -59,6 +58,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ctx_vector.errors import ModelError
+from ctx_vector.languages import LANGUAGES, cohort, language_of
+from ctx_vector.relevance_map import HybridMap, PairMap, least_excess, relevance_at, seen_from, share_of, slopes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -72,94 +73,9 @@ _log = logging.getLogger("ctx_vector.calibration")
 
 QUERY_SHARE: Final = 0.7
 TEXT_SHARE: Final = 0.5
-AT_LINE: Final = 0.1
-AT_MATCH: Final = 0.7
-AT_HIGH: Final = 0.9
-OTHER_LANGUAGE: Final = 0.75
 KEYWORD_WEIGHT: Final = 60.0
-LANGUAGES: Final = ("en", "zh")
 FORMULA: Final = 3  # of the excess; a map measured for another one does not fit
 _ROUNDING: Final = 1e-6  # of an excess, far more than float64 loses on the way to a relevance and back
-
-_HAN = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003134f]")
-_LATIN_WORDS = re.compile("[A-Za-z\u00c0-\u024f]+")
-_OTHER_LETTERS = re.compile("[\u0370-\u1fff\u3040-\u30ff\u3130-\u318f\uac00-\ud7af]")
-_SCANNED: Final = 1_000
-
-
-def language_of(text: str) -> str:
-    """Return `zh` for Chinese, `en` for anything in Latin letters, `other` for other scripts; by counting characters.
-
-    One Han character weighs as much as four Latin words, since Chinese texts on technical matters are full of Latin
-    names while English ones hardly hold Han characters.
-
-    >>> texts = "如何优化Pandas的内存占用?", "What does 你好 mean, and how do I pronounce it?", "東京タワー"
-    >>> [language_of(text) for text in texts]
-    ['zh', 'en', 'other']
-    """
-    return "en" if text.isascii() else _language_of(text[:_SCANNED])
-
-
-@lru_cache(maxsize=2048)
-def _language_of(text: str) -> str:
-    han = len(_HAN.findall(text))
-    other = len(_OTHER_LETTERS.findall(text))
-    words = len(_LATIN_WORDS.findall(text))
-    if other > 0.2 * (han + other) and other > words:
-        return "other"
-    return "zh" if han > 0.2 * (han + words) and han else "en"
-
-
-def cohort(language: str) -> str:
-    """Return the background that stands for a language; for other scripts the Chinese one fits better (measured)."""
-    return language if language in LANGUAGES else "zh"
-
-
-@dataclass(frozen=True, slots=True)
-class PairMap:
-    """The map of one (query language, text language): the mean unrelated cosine, and three excesses that ascend."""
-
-    unrelated: float
-    line: float
-    match: float
-    high: float
-
-    def relevance(self, excess: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (n,) float64 in [0, 1], strictly increasing in the excess (n,)."""
-        return _relevance(excess, self.line, self.match, *_slopes(self.line, self.match, self.high))
-
-
-def _slopes(line: Any, match: Any, high: Any) -> tuple[Any, Any, Any]:
-    """Return how a map falls below its line, how far line and median are apart, and how it nears 1 above (negative)."""
-    import numpy as np
-
-    return 3.0 / line, match - line, -(np.log((1 - AT_MATCH) / (1 - AT_HIGH)) / (high - match))
-
-
-def _relevance(
-    excess: NDArray[np.float64], line: Any, match: Any, fall: Any, span: Any, decay: Any
-) -> NDArray[np.float64]:
-    """Return what `PairMap.relevance` does; points and slopes are numbers, or (n,) with those of each excess."""
-    import numpy as np
-
-    over = excess - line
-    below = AT_LINE * np.exp(fall * np.minimum(over, 0.0))
-    between = AT_LINE + (AT_MATCH - AT_LINE) * over / span
-    above = 1.0 - (1.0 - AT_MATCH) * np.exp(decay * np.maximum(excess - match, 0.0))
-    return np.asarray(np.where(excess < line, below, np.where(excess < match, between, above)))
-
-
-@dataclass(frozen=True, slots=True)
-class HybridMap:
-    """The map of one pair of languages for cosines and keywords together; `unit` is the excess that counts 1."""
-
-    unit: float
-    weight: float
-    points: PairMap
-
-    def relevance(self, excess: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return (n,) float64 in [0, 1], strictly increasing in excess (n,) and keyword share (n,)."""
-        return self.points.relevance(excess / self.unit + self.weight * shares - self.points.unrelated)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,8 +179,8 @@ class Calibration:
         key = cohort(asked), cohort(said)
         excess = cosines - self.centred[key].unrelated
         if shares is None:
-            return seen_from(self.centred[key].relevance(excess), _share(asked, said))
-        return seen_from(self.hybrid_centred[key].relevance(excess, shares), _share(asked, said))
+            return seen_from(self.centred[key].relevance(excess), share_of(asked, said))
+        return seen_from(self.hybrid_centred[key].relevance(excess, shares), share_of(asked, said))
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready values; `from_dict` takes them back."""
@@ -377,7 +293,7 @@ class Asked:
     @staticmethod
     def relevance(excess: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the relevance (n,) float64 in [0, 1] of texts with these excesses (n,) and `points` (9, n)."""
-        return seen_from(_relevance(excess, *points[2:7]), points[7])
+        return seen_from(relevance_at(excess, *points[2:7]), points[7])
 
     @staticmethod
     def least_products(relevance: float, points: NDArray[np.float64]) -> list[float]:
@@ -385,7 +301,7 @@ class Asked:
         less, for rounding.
         """
         return [
-            _least_excess(relevance, *columns) + shift + unrelated - _ROUNDING
+            least_excess(relevance, *columns) + shift + unrelated - _ROUNDING
             for unrelated, shift, *columns in points[:8].T.tolist()
         ]
 
@@ -407,7 +323,7 @@ class Asked:
         """Return the hybrid relevance (n,) of excesses and keyword shares (n,); `more` are `hybrid_points` (6, n)."""
         unit, weight, unrelated, line, match, high = more
         value = excess / unit + weight * shares - unrelated
-        return seen_from(_relevance(value, line, match, *_slopes(line, match, high)), points[7])
+        return seen_from(relevance_at(value, line, match, *slopes(line, match, high)), points[7])
 
 
 @lru_cache(maxsize=64)
@@ -420,28 +336,9 @@ def _fixed_points(
     import numpy as np
 
     pair = calibration.pairs[cohort(asked), cohort(said)]
-    slopes = _slopes(pair.line, pair.match, pair.high)
-    fixed = (pair.line, pair.match, *slopes, _share(asked, said), float(cohort(asked) == cohort(said)))
+    bends = slopes(pair.line, pair.match, pair.high)
+    fixed = (pair.line, pair.match, *bends, share_of(asked, said), float(cohort(asked) == cohort(said)))
     return calibration.passages[cohort(said)].astype(np.float64), pair.unrelated, fixed
-
-
-def _least_excess(
-    relevance: float, line: float, match: float, fall: float, span: float, decay: float, share: float
-) -> float:
-    """Return the excess from which on the relevance is at least this, but for rounding."""
-    seen = relevance if relevance <= AT_LINE else AT_LINE + (relevance - AT_LINE) / share
-    if seen <= 0:
-        return -math.inf
-    if seen < AT_LINE:
-        return line + math.log(seen / AT_LINE) / fall
-    if seen < AT_MATCH:
-        return line + (seen - AT_LINE) / (AT_MATCH - AT_LINE) * span
-    return match + math.log(max(1 - seen, 1e-9) / (1 - AT_MATCH)) / decay
-
-
-def _share(asked: str, said: str) -> float:
-    """Return what counts, for a query in the language `asked`, of the relevance over the line."""
-    return 1.0 if asked == said else OTHER_LANGUAGE
 
 
 def lost(common: NDArray[F], own: bool | NDArray[np.bool_]) -> NDArray[F]:
@@ -451,14 +348,6 @@ def lost(common: NDArray[F], own: bool | NDArray[np.bool_]) -> NDArray[F]:
     share: NDArray[F] = np.where(own, common.dtype.type(TEXT_SHARE), common.dtype.type(1))
     found: NDArray[F] = share * np.maximum(common, 0)
     return found
-
-
-def seen_from(relevance: NDArray[np.float64], share: Any) -> NDArray[np.float64]:
-    """Return the relevance of which only `share` (a number, or (n,)) counts of what lies over the line."""
-    import numpy as np
-
-    as_it_is = (relevance <= AT_LINE) | (share == 1.0)  # not times one, which would round
-    return np.asarray(np.where(as_it_is, relevance, AT_LINE + (relevance - AT_LINE) * share))
 
 
 def _pairs_to_dict(pairs: dict[tuple[str, str], PairMap]) -> dict[str, list[float]]:

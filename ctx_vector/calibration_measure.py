@@ -11,19 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.calibration import (
-    KEYWORD_WEIGHT,
-    LANGUAGES,
-    QUERY_SHARE,
-    Calibration,
-    HybridMap,
-    PairMap,
-    calibration_path,
-    cards_folder,
-    lost,
-)
+from ctx_vector.calibration import KEYWORD_WEIGHT, QUERY_SHARE, Calibration, calibration_path, cards_folder, lost
 from ctx_vector.errors import ModelError
 from ctx_vector.keywords import Keywords, Terms
+from ctx_vector.languages import LANGUAGES
+from ctx_vector.relevance_map import HybridMap, PairMap
 from ctx_vector.terms import stem_key, terms
 
 if TYPE_CHECKING:

@@ -21,8 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector.calibration import LANGUAGES, OTHER_LANGUAGE, PairMap, cards_folder, cohort, language_of, seen_from
+from ctx_vector.calibration import cards_folder
 from ctx_vector.errors import ConfigError, ModelError
+from ctx_vector.languages import LANGUAGES, cohort, language_of
+from ctx_vector.relevance_map import OTHER_LANGUAGE, PairMap, seen_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

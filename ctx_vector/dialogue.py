@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final, Protocol
 
-from ctx_vector.calibration import language_of
+from ctx_vector.languages import language_of
 
 NEIGHBOURS: Final = 2
 _LONG: Final = 1_000  # a text wider than this stands for itself

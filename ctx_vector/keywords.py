@@ -28,8 +28,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector.calibration import LANGUAGES, PairMap, cards_folder, language_of
+from ctx_vector.calibration import cards_folder
 from ctx_vector.errors import InputError, ModelError
+from ctx_vector.languages import LANGUAGES, language_of
+from ctx_vector.relevance_map import PairMap
 from ctx_vector.terms import stem_key, term_keys
 
 if TYPE_CHECKING:

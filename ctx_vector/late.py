@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 
-from ctx_vector.calibration import language_of
 from ctx_vector.encoders import tokens_of
 from ctx_vector.errors import InputError
+from ctx_vector.languages import language_of
 from ctx_vector.late_map import LateMap, load_late_map
 
 if TYPE_CHECKING:

@@ -20,9 +20,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector.calibration import LANGUAGES, OTHER_LANGUAGE, PairMap, calibration_path, cards_folder, cohort, seen_from
+from ctx_vector.calibration import calibration_path, cards_folder
 from ctx_vector.encoders import tokens_of
 from ctx_vector.errors import ModelError
+from ctx_vector.languages import LANGUAGES, cohort
+from ctx_vector.relevance_map import OTHER_LANGUAGE, PairMap, seen_from
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from ctx_vector.calibration import language_of
+from ctx_vector.languages import language_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

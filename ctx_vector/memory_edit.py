@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from ctx_vector import memory_rows as rows
-from ctx_vector.calibration import language_of
 from ctx_vector.dialogue import NEIGHBOURS, alone_text, around_text
 from ctx_vector.encoding_cache import EncodingCache, text_hash, unpack_vector
 from ctx_vector.errors import StoreError
+from ctx_vector.languages import language_of
 from ctx_vector.memory_rows import NewMemory, Row
 from ctx_vector.memory_same import SAME_COSINE, fold_turn, say_the_same
 from ctx_vector.memory_view import MemoryView, check_memory_model

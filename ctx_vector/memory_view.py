@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector.calibration import LANGUAGES, Calibration, language_of
+from ctx_vector.calibration import Calibration
 from ctx_vector.errors import ModelMismatchError
 from ctx_vector.index import load_faiss, one_thread
 from ctx_vector.keywords import best_shares, keyword_facts
+from ctx_vector.languages import LANGUAGES, language_of
 from ctx_vector.memory_rows import TYPES, oldest_gone
 from ctx_vector.memory_words import MemoryWords
 from ctx_vector.scoring import fuse_ranks

@@ -23,8 +23,8 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.calibration import language_of
 from ctx_vector.errors import ConfigError, InputError
+from ctx_vector.languages import language_of
 from ctx_vector.terms import terms
 
 if TYPE_CHECKING:

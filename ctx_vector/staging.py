@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import catalog
-from ctx_vector.calibration import language_of
 from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.errors import CtxVectorError, InputError, LoaderError
 from ctx_vector.keywords import Terms
+from ctx_vector.languages import language_of
 from ctx_vector.packets import as_utc, clean_text
 from ctx_vector.store import Store, get_meta, set_meta
 

@@ -14,20 +14,12 @@ import platformdirs
 import pytest
 
 from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, calibration
-from ctx_vector.calibration import (
-    AT_LINE,
-    LANGUAGES,
-    OTHER_LANGUAGE,
-    QUERY_SHARE,
-    TEXT_SHARE,
-    Calibration,
-    PairMap,
-    language_of,
-    load_calibration,
-)
+from ctx_vector.calibration import QUERY_SHARE, TEXT_SHARE, Calibration, load_calibration
 from ctx_vector.calibration_measure import background, measure
 from ctx_vector.encoders import CachedEncoder
 from ctx_vector.errors import ModelError
+from ctx_vector.languages import LANGUAGES, language_of
+from ctx_vector.relevance_map import AT_LINE, OTHER_LANGUAGE, PairMap
 
 ROOT = Path(__file__).resolve().parent.parent
 LINE = 0.1

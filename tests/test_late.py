@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from ctx_vector.calibration import OTHER_LANGUAGE, cards_folder
+from ctx_vector.calibration import cards_folder
 from ctx_vector.encoders import CachedEncoder, SentenceTransformerEncoder
 from ctx_vector.errors import InputError, ModelError
 from ctx_vector.late import LateScorer, Packed, max_sim
 from ctx_vector.late_map import LateMap, all_scores, load_late_map, measure
 from ctx_vector.model_store import prepare
+from ctx_vector.relevance_map import OTHER_LANGUAGE
 from ctx_vector.stages import Candidates, Query
 from tests.knowledge_help import CountingEncoder
 

@@ -34,7 +34,7 @@ def filled(memory):
 
 def brute_force(memory, query):
     """The formula of memory_view.py, written down again in float64: ids and relevance by id."""
-    from ctx_vector.calibration import language_of
+    from ctx_vector.languages import language_of
 
     calibration, asked = load_calibration(memory.encoder), language_of(query)
     vector = memory.encoder.encode_queries([query])[0].astype(np.float64)

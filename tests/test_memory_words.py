@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ctx_vector import ContextBuilder, ContextConfig, MemoryTool
-from ctx_vector.calibration import language_of
 from ctx_vector.dialogue import alone_text
 from ctx_vector.errors import InputError
 from ctx_vector.keywords import idf, keyword_facts
+from ctx_vector.languages import language_of
 from ctx_vector.memory import Memory
 from ctx_vector.memory_words import WordRules, load_words
 from ctx_vector.scoring import RETRIEVAL

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from ctx_vector.calibration import language_of
+from ctx_vector.languages import language_of
 
 ROOT = Path(__file__).resolve().parent.parent / "data" / "datasets"
 NAMES = ("bilingual_knowledge", "changing_facts")

@@ -136,7 +136,7 @@ def test_the_library_never_prints(path: Path) -> None:
         "escaping",
         "recency",
         "scoring",
-        "calibration",
+        "languages",
         "trim",
         "rules",
         "versions",

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctx_vector.calibration import OTHER_LANGUAGE, language_of, load_calibration
+from ctx_vector.calibration import load_calibration
 from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.keywords import Keywords, Terms, keyword_facts
+from ctx_vector.languages import language_of
+from ctx_vector.relevance_map import OTHER_LANGUAGE
 from ctx_vector.scoring import (
     SCORERS,
     CosineScorer,
