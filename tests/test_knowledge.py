@@ -2,11 +2,11 @@ import json
 import logging
 import os
 import shutil
-import signal
 import sqlite3
 import sys
 import threading
 import time
+from concurrent import futures
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -358,24 +358,29 @@ def test_an_interrupted_run_keeps_what_it_encoded(kb, docs, counting, monkeypatc
     assert kb.verify().ok
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
-def test_a_second_ctrl_c_does_not_lose_the_batch_at_hand(kb, docs, counting):
-    steps = []
+def test_a_second_ctrl_c_does_not_lose_the_batch_at_hand(kb, docs, counting, monkeypatch):
+    monkeypatch.setattr("ctx_vector.sync.BATCH", 1)
+    steps, presses, real = [], [KeyboardInterrupt] * 2, futures.wait
 
-    def interrupt_twice(texts):
-        counting.before = None
-        for _ in range(2):
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(0.2)
+    def impatient(running):
+        if presses:
+            raise presses.pop()
+        return real(running)
 
-    counting.before = interrupt_twice
+    def interrupt(step):
+        steps.append(step)
+        if step.files_done == 3 and not step.stopping:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("ctx_vector.sync.wait", impatient)
+    counting.before = lambda texts: time.sleep(0.2)  # so that a batch is at hand
     with pytest.raises(KeyboardInterrupt):
-        kb.sync(docs, progress=steps.append)
-    assert steps[-1].stopping or steps[-2].stopping  # the last one may tell of the batch
+        kb.sync(docs, progress=interrupt)
+    assert not presses and any(step.stopping for step in steps)
     first = len(counting.encoded)
-    assert first
+    counting.before = None
     report = kb.sync(docs)
-    assert (report.version, report.encoded) == (1, len(counting.encoded) - first)
+    assert first and (report.version, report.encoded) == (1, len(counting.encoded) - first)
     assert len(set(counting.encoded)) == len(counting.encoded)  # nothing twice
 
 
