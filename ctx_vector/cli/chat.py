@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -176,6 +177,8 @@ def _turn(agent: ContextAwareAgent, terminal: bool) -> bool:
 
 
 def _edit_lines() -> None:
+    if os.environ.get("TERM") == "dumb":  # it cannot move a cursor; readline loses keys there after an interrupt
+        return
     try:
         import readline  # noqa: F401  # arrow keys and history at the prompt
     except ImportError:
