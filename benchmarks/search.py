@@ -2,7 +2,7 @@
 
     python benchmarks/search.py [--rows 10000] [--queries 200]
 
-Vectors are synthetic, around the direction that real ones share; the queries are encoded for real, each one new.
+Vectors are mixtures of real ones; the queries are encoded for real, each one new.
 Writes benchmarks/results/search.json.
 """
 
@@ -18,37 +18,62 @@ import numpy as np
 from common import hardware, write_result
 
 from ctx_vector import catalog
+from ctx_vector.calibration_measure import background
 from ctx_vector.encoders import load_encoder
 from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.knowledge import KnowledgeBase
+from ctx_vector.model_store import registry_dir
 from ctx_vector.store import add_encodings, find_encodings
 
 WORDS_EN = "path query body cookie header model field value server client token user order item price date".split()
 WORDS_ZH = "路径 查询 请求 参数 模型 字段 服务器 用户 订单 价格 日期 缓存 数据库 索引 文档 声明".split()
 
 
+def unit(vector: np.ndarray) -> np.ndarray:
+    return vector / np.linalg.norm(vector)
+
+
+def sentences(rng: np.random.Generator, language: str) -> str:
+    """Return about 800 characters of prose that says nothing."""
+    zh = language == "zh"
+    words, joiner, stop = (WORDS_ZH, "", "。") if zh else (WORDS_EN, " ", ". ")
+    return stop.join(joiner.join(rng.choice(words, 21 if zh else 14)) for _ in range(12 if zh else 10)) + stop.strip()
+
+
+def rests(kb: KnowledgeBase, language: str) -> np.ndarray:
+    """Return what is left of some real passages' vectors without their mean, (n, dim)."""
+    texts = [row[language] for row in background(registry_dir())[::5]]
+    return kb.encoder.encode_documents(texts) - kb.calibration.mean_passage(language)
+
+
 def fill(kb: KnowledgeBase, rows: int, seed: int = 0) -> None:
-    """Write `rows` passages of about 800 characters, a third of them Chinese, with synthetic vectors."""
+    """Write `rows` passages, a third of them Chinese, with synthetic vectors.
+
+    Each is the mean passage of its language and a mixture of what is left of three real ones, of which one is the same
+    in a document: so they are as near each other, and spread as unevenly, as real ones.
+    """
     rng = np.random.default_rng(seed)
     encoder, store = kb.encoder, kb._store
-    shared = encoder.encode_documents(["This is a passage."])[0]
     cache = EncodingCache(store, encoder)
+    left = {language: rests(kb, language) for language in ("en", "zh")}
     wanted = set()
     with store.write() as conn:
         model = cache.model(conn)
         for document in range(-(-rows // 20)):
             chunks = []
+            language = "zh" if document % 3 == 2 else "en"
+            mean = kb.calibration.mean_passage(language)
+            own = np.sqrt(1 - mean @ mean)  # the norm of what is left of a passage
+            topic = rng.choice(left[language])
             for at in range(min(20, rows - 20 * document)):
-                zh = document % 3 == 2
-                words = rng.choice(WORDS_ZH if zh else WORDS_EN, 250 if zh else 140)
-                text = f"{document}.{at} " + ("" if zh else " ").join(words)
-                vector = shared + rng.standard_normal(encoder.dim).astype(np.float32) * 0.5 / np.sqrt(encoder.dim)
-                vector /= np.linalg.norm(vector)
+                text = f"{document}.{at} " + sentences(rng, language)
+                weights = rng.uniform(0.5, 1, 2) * rng.choice((-1, 1), 2)
+                vector = unit(mean + own * unit(topic + weights @ rng.choice(left[language], 2)))
                 key = text_hash(text)
                 add_encodings(conn, model, [(key, vector.astype("<f4").tobytes())])
                 encoding = find_encodings(conn, model, [key])[key]
                 chunks.append(
-                    catalog.NewChunk(text, text, encoding, "zh" if zh else "en", "prose", ("Title", "Section"),
+                    catalog.NewChunk(text, text, encoding, language, "prose", ("Title", "Section"),
                                      (0, len(text)), (1, 10))
                 )  # fmt: skip
             wanted.add(

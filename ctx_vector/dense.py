@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 _NAMED: Final = 64  # and 16 more for every row wanted: the error of a sieve takes so many
 _NAMED_EACH: Final = 16
-_LIKELY: Final = 24  # rows that are scored at first, beyond those wanted: mostly there is nothing left to score
+_LIKELY: Final = 48  # rows that are scored at first, beyond those wanted: mostly there is nothing left to score
+_USUAL: Final = 0.45  # about the relevance of what is found
 _SPARE: Final = 8  # rows that an index gives beyond those wanted
 _MORE: Final = 4  # times as many, when they are not enough
 _MOST: Final = 8  # a sieve that names more than an eighth of the rows saves nothing
@@ -81,31 +82,29 @@ def _least(scores: Scores, limit: int, min_score: float) -> float:
 
 def _sieved(view: View, sieve: Sieve, asked: Asked, points: Scores, limit: int, min_score: float) -> Found | None:
     """Do what `best_rows` does; None when so many rows come near each other that all had better be looked at."""
-    _, _, line, match, *_, share = points
+    # rows are named by how far they are over what gives a usual score: in all languages about as relevance ranks
+    usual = np.array(asked.least_products(_USUAL, points))
+    offsets, likely = sieve.means(asked.direction) - usual, limit + _LIKELY
     named = _NAMED + _NAMED_EACH * limit
     while named <= len(sieve) // _MOST:
-        places, products, means, error = sieve.nearest(asked.direction, named)
-        groups = sieve.groups(places)
+        places, over, error = sieve.nearest(asked.direction, named, offsets)
 
-        def scored(some: Ids, places: Ids = places) -> Found:
-            ids, ranked, groups = sieve.rows(places[some])
+        def scored(some: Ids) -> Found:
+            ids, ranked, groups = sieve.rows(some)
             vectors = ranked[:, : view.dim]
             excess, cosines = asked.excess(vectors, points[:, groups])
             return Found(ids, vectors, asked.relevance(excess, points[:, groups]), cosines)
 
-        # the likely ones are scored exactly, and tell what the others would have to be at least. What is likely goes by
-        # how far over its line a row seems to be, which ranks all languages about as relevance does
-        slope = share / (match - line)
-        seems = (products * slope[groups]) + ((asked.excess_of(means, points) - line) * slope)[groups]
-        likely = np.argpartition(seems, -(limit + _LIKELY))[-(limit + _LIKELY) :]
-        best = scored(likely)
+        # the likely ones are scored exactly, and tell what the others would have to be at least
+        best = scored(places[:likely])
         least = _least(best.scores, limit, min_score)
-        rest = products >= (asked.least_products(least, points) - means - error)[groups]
-        rest[likely] = False
+        floors = asked.least_products(least, points) - usual - error
+        rest = over[likely:] >= floors[sieve.groups(places[likely:])]
         if rest.any():
-            best = best.with_more(scored(np.flatnonzero(rest)))
+            best = best.with_more(scored(places[likely:][rest]))
             least = _least(best.scores, limit, min_score)
-        if products[-1] < (asked.least_products(least, points) - means - error).min():
+            floors = asked.least_products(least, points) - usual - error
+        if over[-1] < floors.min():
             return best.over(least)
         named *= _MORE
     return None

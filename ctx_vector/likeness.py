@@ -210,13 +210,14 @@ def all_apart(vectors: Residuals, limit: int) -> bool:
     if len(texts) > _FEW:
         return False
     rows = vectors.window(0)
-    kinds = [_kinds(text[:_KNOWN_CHARS]) for text in texts]
+    kinds: list[frozenset[str]] = []
     for place, cosines in enumerate(np.einsum("id,jd->ij", rows, rows).tolist()):
         near = [other for other, cosine in enumerate(cosines) if cosine >= CONTAINED and other != place]
         text = fold(texts[place]) if near else ""
         if any(text in fold(texts[other]) for other in near):
             return False
         if len(near) >= limit:
+            kinds = kinds or [_kinds(text[:_KNOWN_CHARS]) for text in texts]
             others = frozenset().union(*kinds[:place], *kinds[place + 1 :])
             if kinds[place] <= others or sum(cosines[other] >= ALIKE for other in near) >= limit:
                 return False

@@ -240,10 +240,12 @@ class TokenCounter:
         """Return the tokens of one chat message with its own framing."""
         content = message.get("content")
         tokens = self.message_overhead
-        if images := image_parts(content):
-            tokens += sum(image_tokens(part, formula=self.images) for part in images)
-            content = [part for part in content or () if not is_image_part(part)]
-        tokens += self.count(message_text(content))
+        if not isinstance(content, str):
+            if images := image_parts(content):
+                tokens += sum(image_tokens(part, formula=self.images) for part in images)
+                content = [part for part in content or () if not is_image_part(part)]
+            content = message_text(content)
+        tokens += self.count(content)
         if message.get("name"):
             tokens += self.count(str(message["name"]))
         if message.get("tool_calls"):

@@ -46,18 +46,20 @@ def test_no_inner_product_is_further_from_the_named_one_than_the_error(seed, dim
     ids = np.sort(rng.choice(10 * sum(sizes), sum(sizes), replace=False))
     sieve = Sieve(list(zip(np.split(ids, np.cumsum(sizes)[:-1]), groups, strict=True)))
     query = (unit(rng.standard_normal((1, dim)))[0] * length).astype(np.float32)
-    places, products, means, error = sieve.nearest(query, len(sieve))
-    owners = sieve.groups(places)
+    offsets = rng.standard_normal(len(sizes)) * rng.choice([0.0, 1.0])
+    places, near, error = sieve.nearest(query, len(sieve), offsets)
+    owners, means = sieve.groups(places), sieve.means(query)
     exact = np.concatenate(groups).astype(np.float64) @ query.astype(np.float64)
     assert sorted(places) == list(range(sum(sizes))) == list(range(len(sieve)))
-    assert (np.diff(products) <= 0).all()
+    assert (np.diff(near) <= 0).all()
     np.testing.assert_array_equal(owners, np.repeat(np.arange(len(sizes)), sizes)[places])
     some = rng.permutation(len(sieve))[: rng.integers(0, len(sieve) + 1)]
     found, vectors, of = sieve.rows(some)
     np.testing.assert_array_equal(found, ids[np.sort(some)])
     np.testing.assert_array_equal(vectors, np.concatenate(groups)[np.sort(some)])
     np.testing.assert_array_equal(of, sieve.groups(np.sort(some)))
-    assert (np.abs(products.astype(np.float64) + means[owners] - exact[places]) <= error + 1e-12).all()
+    nearness = exact[places] + (offsets - means)[owners]
+    assert (np.abs(near.astype(np.float64) - nearness) <= error + 1e-12).all()
 
 
 @pytest.mark.parametrize("shape", ["random", "tied"])
@@ -66,9 +68,10 @@ def test_a_row_that_is_not_named_is_under_the_last_one_and_the_error(shape):
     groups = groups_of(rng, 384, (700, 300), shape)
     sieve = Sieve([(np.arange(len(rows)), rows) for rows in groups])
     for query in unit(rng.standard_normal((20, 384))):
-        places, products, means, error = sieve.nearest(query, 40)
+        offsets = np.array([0.0, 0.02])
+        places, near, error = sieve.nearest(query, 40, offsets)
         exact = np.concatenate(groups).astype(np.float64) @ query.astype(np.float64)
-        bounds = np.repeat(means + products[-1], (700, 300)) + error
+        bounds = np.repeat(near[-1] + sieve.means(query) - offsets, (700, 300)) + error
         others = np.setdiff1d(np.arange(1000), places)
         assert len(others) == 960 and (exact[others] <= bounds[others]).all()
 
@@ -77,5 +80,5 @@ def test_the_error_is_small_for_vectors_of_the_model(encoder):
     """Else nothing would be won: of real passages, the error must be well under the spread of their cosines."""
     texts = [f"{text} {n}." for n in range(8) for text in ("Hot lava", "Bread and butter", "A path", "绿茶", "火山")]
     rows, query = encoder.encode_documents(texts), encoder.encode_queries(["How hot is lava?"])[0]
-    _, _, _, error = Sieve([(np.arange(len(rows)), rows)]).nearest(query, 1)
+    _, _, error = Sieve([(np.arange(len(rows)), rows)]).nearest(query, 1, np.zeros(1))
     assert error < 0.01 < (rows @ query).std()
