@@ -208,12 +208,14 @@ class _Texts:
     """The texts that stand in the context, by section. They are folded only once two of a section begin alike."""
 
     def __init__(self) -> None:
+        self._begun: dict[int, tuple[str, str]] = {}  # section and beginning, by the place of a candidate
         self._rows: dict[tuple[str, str], list[Ranked]] = {}  # not folded yet, by section and beginning
         self._known: dict[tuple[str, str], Ranked] = {}  # by section and folded text
 
     def same(self, row: Ranked) -> Ranked | None:
         """Return the row that stands already with the text of this one."""
-        others = self._rows.get(_beginning(row))
+        key = self._begun[row.candidate.rank] = _beginning(row)
+        others = self._rows.get(key)
         if others is None:
             return None
         for other in others:
@@ -223,7 +225,8 @@ class _Texts:
 
     def keep(self, row: Ranked) -> None:
         """Note that a row stands in the context."""
-        self._rows.setdefault(_beginning(row), []).append(row)
+        key = self._begun.get(row.candidate.rank) or _beginning(row)
+        self._rows.setdefault(key, []).append(row)
 
 
 def _beginning(row: Ranked) -> tuple[str, str]:
