@@ -44,12 +44,22 @@ _LONGEST_LABEL: Final = 80  # visible characters; `role_label` makes none over 6
 FIXED_LABELS: Final = ("system", "user", "assistant", "tool", "developer", "function", "Memory", "记忆")
 
 
+# Passages are shown again and again: of texts up to so many characters, the last ones are remembered.
+_KNOWN_CHARS: Final = 4000
+_KNOWN: Final = 1024
+
+
 def normalise(text: str) -> str:
     """Return `text` as it enters a context: line breaks as LF, controls as U+FFFD, no blank lines around it.
 
     CRLF, CR, VT, FF, U+001C-1E, U+0085, U+2028 and U+2029 become LF; other C0 controls (but TAB), DEL and lone
     surrogates become U+FFFD. A text of white space only becomes "".
     """
+    return _normalised(text) if len(text) <= _KNOWN_CHARS else _normalised.__wrapped__(text)
+
+
+@lru_cache(_KNOWN)
+def _normalised(text: str) -> str:
     text = clean_text(text)
     if not text.isprintable():
         text = _LINE_BREAKS.sub("\n", text)
@@ -158,7 +168,13 @@ def escape(text: str, labels: Iterable[str] | None = None) -> str:
 
     `labels` (given for items of the Context section, also when empty) adds the roles of the build to FIXED_LABELS.
     """
-    return _rewrite(text, tuple(labels) if labels is not None else None, add=True)
+    roles = tuple(labels) if labels is not None else None
+    return _escaped(text, roles) if len(text) <= _KNOWN_CHARS else _rewrite(text, roles, add=True)
+
+
+@lru_cache(_KNOWN)
+def _escaped(text: str, labels: tuple[str, ...] | None) -> str:
+    return _rewrite(text, labels, add=True)
 
 
 def unescape(text: str, labels: Iterable[str] | None = None) -> str:
