@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,9 +28,11 @@ def quick_start(readme: str) -> str:
     return found[1]
 
 
-def run_quick_start(code: str) -> str:
-    """Return what the quick start prints in a fresh folder that holds `data`."""
+def run_quick_start(code: str, kb: Path | None = None) -> str:
+    """Return what the quick start prints in a fresh folder that holds `data`, and a copy of `kb` if one is given."""
     with tempfile.TemporaryDirectory() as folder:
+        if kb:
+            shutil.copytree(kb, Path(folder) / ".demo" / "kb")
         (Path(folder) / "data").symlink_to(ROOT / "data", target_is_directory=True)
         done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, check=True)
     return done.stdout.decode("utf-8")

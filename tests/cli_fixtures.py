@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from typer.testing import CliRunner, Result
 
 from ctx_vector.cli.app import app
@@ -77,12 +78,15 @@ def quiet_logs() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def kb(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample knowledge, indexed once by a real process; not to be changed."""
-    folder = tmp_path_factory.getbasetemp() / "cli-kb"
-    if not folder.exists():  # each test module has this fixture as its own
-        done = run("index", DATA / "knowledge", "--kb", folder)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr == "" or "preparing the model" in done.stderr
+    """The sample knowledge, indexed once by a real process for all workers; not to be changed."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder = root / "cli-kb"
+    with FileLock(root / "cli-kb.lock"):
+        if not folder.exists():  # each test module has this fixture as its own
+            done = run("index", DATA / "knowledge", "--kb", folder)
+            assert done.returncode == 0, done.stderr
+            assert done.stderr == "" or "preparing the model" in done.stderr
     return folder
 
 

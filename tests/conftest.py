@@ -4,13 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ctx_vector.encoders import load_encoder
 from ctx_vector.onnx_encoder import OnnxEncoder
 
+#: Files for one worker of pytest-xdist, since what they import takes longer than their tests.
+_TOGETHER = {
+    "torch": ("test_encoders", "test_rerank"),
+    "frameworks": ("test_adapters_haystack", "test_adapters_langchain", "test_adapters_llama_index", "test_examples"),
+}
+#: What takes longest, first, so that at the end no worker waits for a long file of another.
+_LONG = (
+    "test_mcp", "test_encoders", "test_rerank", "test_adapters_haystack", "test_adapters_langchain",
+    "test_adapters_llama_index", "test_examples", "test_inspector_browser", "test_knowledge", "test_tokens",
+    "test_agent", "test_cli", "test_cli_models", "test_crash", "test_budget", "test_tools", "test_audit_writer",
+)  # fmt: skip
+
 _SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: _LONG.index(item.path.stem) if item.path.stem in _LONG else len(_LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hand out whole files in the order above, some of them together, for `--dist loadfile`."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    groups = {name: group for group, names in _TOGETHER.items() for name in names}
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return groups.get(Path(file).stem, file)
+
+    config.option.loadscopereorder = False  # the order of the files, not of their numbers of tests
+    return Scheduling(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -3,6 +3,7 @@
 import gc
 import json
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -27,12 +28,11 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and lim
 
 PRELUDE = """
     import os, sys, time
-    sys.path[:0] = ["tests"]
-    from pipeline_help import plain
-    from ctx_vector import ContextBuilder
+    from ctx_vector import ContextBuilder, ContextConfig
     from ctx_vector.audit import AuditLog
     log = AuditLog(sys.argv[1])
-    builder = ContextBuilder(config=plain(max_tokens=500), audit=log)
+    config = ContextConfig(max_tokens=500, strategy="jaccard", min_relevance=0, reserve_ratio=0)
+    builder = ContextBuilder(config=config, audit=log)
     def build(name):
         return builder.assemble(f"question {name}", documents=[f"answer {name} " * 30, "common " * 90])
 """
@@ -143,7 +143,7 @@ def test_a_child_records_what_it_builds_and_nothing_of_its_parent(path):
 def test_two_processes_write_to_one_file(path):
     script = """
         print("ready", flush=True)
-        for number in range(150):
+        for number in range(100):
             build(f"{sys.argv[2]} {number}")
             if number % 40 == 0:
                 log.flush()
@@ -152,9 +152,9 @@ def test_two_processes_write_to_one_file(path):
     for process in both:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0 and errors == "", errors
-    assert sorted(queries(path)) == sorted(f"question {name} {number}" for name in "ab" for number in range(150))
+    assert sorted(queries(path)) == sorted(f"question {name} {number}" for name in "ab" for number in range(100))
     with AuditLog(path) as log:
-        assert log.verify() == [] and log.stats(None)["builds"] == 300
+        assert log.verify() == [] and log.stats(None)["builds"] == 200
         assert all(log.replay(row["id"]).equal for row in log.list(limit=20))
 
 
@@ -170,7 +170,7 @@ def test_a_process_that_is_killed_loses_nothing_that_was_acknowledged(path):
     """
     chance = random.Random(5)
     told = {}
-    for attempt in range(5):
+    for attempt in range(3):
         process = start(path, script, attempt)
         first = process.stdout.readline()
         assert first, process.stderr.read()
@@ -252,12 +252,14 @@ def test_a_damaged_file_is_a_clear_error_and_never_a_failed_build(path, damage, 
         if damage == "empty log":  # SQLite ignores it
             assert log.count() == 33
             return
-        with pytest.raises(StoreError, match=r"audit.sqlite3.*(is damaged|is not a ctx_vector store)|not recorded yet"):
+        try:
             log.flush()
             for row in log.list(limit=100):
                 log.show(row["id"])
+        except StoreError as error:
+            assert re.search("audit.sqlite3.*(is damaged|is not a ctx_vector store)|not recorded yet", str(error))
+        else:
             assert log.verify()
-            raise StoreError(f"{path} is damaged: " + "; ".join(log.verify()))
 
 
 def test_a_file_of_a_newer_version_is_refused(path, caplog):

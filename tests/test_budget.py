@@ -96,7 +96,7 @@ def renamed(request):
     return {("user_query" if name == "query" else name): value for name, value in request.items()}
 
 
-@settings(STEADY, max_examples=250)
+@settings(STEADY, max_examples=100)
 @given(requests(), configs, st.lists(st.floats(0, 1), min_size=4, max_size=4))
 def test_text_and_messages_never_exceed_any_legal_budget(request, config, places):
     request = renamed(request)
@@ -167,7 +167,7 @@ def hold_n(request, config):
     assert len(changed) == 1, [(item.source, item.action, item.reason) for item in changed.values()]
 
 
-@settings(STEADY, max_examples=250)
+@settings(STEADY, max_examples=100)
 @given(requests(), configs)
 def test_at_n_everything_is_kept_and_at_n_minus_1_one_decision_changes(request, config):
     hold_n(renamed(request), config)

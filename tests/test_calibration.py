@@ -13,7 +13,7 @@ import numpy as np
 import platformdirs
 import pytest
 
-from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, calibration
+from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, calibration, calibration_measure
 from ctx_vector.calibration import QUERY_SHARE, TEXT_SHARE, Calibration, load_calibration
 from ctx_vector.calibration_measure import background, measure
 from ctx_vector.encoders import CachedEncoder
@@ -266,9 +266,10 @@ def judge_xquad(found: Calibration, encoder, shared: Path, case: str, every: int
 
 @pytest.mark.parametrize("case", CASES)
 def test_xquad_sample(shipped: Calibration, cached: CachedEncoder, shared: Path, case: str) -> None:
-    shares = judge_xquad(shipped, cached, shared, case, every=4)
+    shares = judge_xquad(shipped, cached, shared, case, every=8)
     record(shares)
     assert min(shares["unrelated"], shares["matched"]) >= LEAST_SHARE, shares
+    assert min(shares["raw R@1"], shares["calibrated R@1"]) >= (0.88 if case == "xquad-zh-en" else 0.94), shares
 
 
 @pytest.mark.slow
@@ -426,9 +427,16 @@ BROKEN = {
 }
 
 
+@pytest.fixture
+def small_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure on a part of the background, where only that it is measured matters."""
+    rows = background(ROOT / "models")[::10]
+    monkeypatch.setattr(calibration_measure, "background", lambda folder: rows)
+
+
 @pytest.mark.parametrize("how", BROKEN)
 def test_a_broken_file_is_warned_of_and_measured_again(
-    own_cache: Path, caplog: pytest.LogCaptureFixture, how: str
+    own_cache: Path, small_background: None, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     encoder = StubEncoder(f"stub:{how}")
     good = load_calibration(encoder)
@@ -443,7 +451,7 @@ def test_a_broken_file_is_warned_of_and_measured_again(
     assert load_calibration(encoder).hash == good.hash
 
 
-def test_a_map_of_another_dimension_is_left_alone(own_cache: Path) -> None:
+def test_a_map_of_another_dimension_is_left_alone(own_cache: Path, small_background: None) -> None:
     class Renamed(StubEncoder):
         name = "some/multilingual-e5-small"  # its card's map has 384 dimensions, this encoder 8
 
@@ -452,7 +460,7 @@ def test_a_map_of_another_dimension_is_left_alone(own_cache: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_costs_only_time(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    small_background: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")

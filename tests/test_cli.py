@@ -161,7 +161,7 @@ def on_terminal(*arguments: object, **changes: str) -> str:
 def test_ctrl_c_keeps_what_was_encoded(tmp_path: Path):
     docs, kb = tmp_path / "docs", tmp_path / "kb"
     docs.mkdir()
-    for number in range(300):
+    for number in range(160):
         text = " ".join(f"Sentence {number}.{line} tells what happened on day {number * line}." for line in range(5))
         (docs / f"{number}.md").write_text(text, encoding="utf-8")
     quiet = environment(PYTHONWARNINGS="ignore")  # a signal inside os.fdopen may leave a file for the collector
@@ -175,15 +175,16 @@ def test_ctrl_c_keeps_what_was_encoded(tmp_path: Path):
     time.sleep(0.2)
     process.send_signal(signal.SIGINT)  # an impatient user
     stdout, stderr = process.communicate(timeout=60)
-    assert process.returncode == 130, stderr
+    # 130 to a shell either way: the second signal may come when Python has ended the first one's work and its handlers
+    assert process.returncode in (130, -signal.SIGINT), stderr
     assert stdout == ""
     # Python itself may tell of an interrupt in a callback of its own, which does no harm
     assert "interrupted; what was encoded is kept, run the same command again to go on\n" in stderr
     assert "Traceback (most recent call last):\n  File" not in stderr.split("Exception ignored", 1)[0]
     kept = encodings(kb)
-    assert 0 < kept < 300
+    assert 0 < kept < 160
     report = json.loads(run("index", docs, "--kb", kb, "--json").stdout)
-    assert report["documents"]["added"] == 300
+    assert report["documents"]["added"] == 160
     assert report["encoded"] == report["chunks"] - kept
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from cli_fixtures import ROOT, call, run
 from typer.main import get_command
+from typer.testing import CliRunner
 
 from ctx_vector.cli.app import app
 
@@ -115,9 +116,12 @@ def test_the_readme_names_every_option():
 )  # fmt: skip
 def test_the_tab_key_completes(typed: str, offered: set[str]):
     words = f"ctx-vector {typed}"
-    done = run(_CTX_VECTOR_COMPLETE="complete_bash", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
-    assert (done.returncode, done.stderr) == (0, "")
+    asked = {"_CTX_VECTOR_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = CliRunner().invoke(app, prog_name="ctx-vector", env=asked)
+    assert (done.exit_code, done.stderr) == (0, "")
     assert set(done.stdout.split()) == offered
+    if typed == "kb r":  # and by the command as a shell starts it
+        assert run(**asked).stdout == done.stdout
 
 
 def test_the_version():

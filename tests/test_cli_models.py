@@ -59,13 +59,13 @@ def test_verify_of_a_model_that_is_not_prepared(tmp_path: Path, monkeypatch: pyt
 
 
 def test_calibrate_measures_keeps_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    rows = calibration_measure.background(model_store.registry_dir())[:24]
+    rows = calibration_measure.background(model_store.registry_dir())[:8]
     monkeypatch.setattr(calibration_measure, "background", lambda folder: rows)
     for module in (calibration, calibration_measure, late_map):  # nothing of it for the tests that come after
         monkeypatch.setattr(module, "calibration_path", lambda encoder: tmp_path / "kept" / "map.json")
     found = json.loads(good(call("models", "calibrate", "--json")))
     assert list(found) == ["model", "hash", "path", "report"]
-    assert found["report"]["rows"] == 24
+    assert found["report"]["rows"] == 8
     kept = calibration.Calibration.from_dict(json.loads((tmp_path / "kept" / "map.json").read_text(encoding="utf-8")))
     assert kept.model == DEFAULT
     assert "zh → en" in good(call("models", "calibrate"))

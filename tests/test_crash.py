@@ -172,6 +172,7 @@ def test_a_search_in_one_process_while_another_indexes(tmp_path, encoder):
             while process.poll() is None:
                 found = {hit.content for hit in kb.search_vector("river", vector, 200)}
                 searches += 1
+                time.sleep(0.01)  # the other one needs the processor too
                 if kb.version == number:
                     assert found <= {text for texts in before.values() for text in texts} or kb.version == number + 1
             process.stdout.close()

@@ -23,12 +23,13 @@ SCRIPT = """
     from test_determinism import digest, requests
     from ctx_vector import ContextBuilder
     from pipeline_help import plain
-    builder = ContextBuilder(config=plain(strategy=sys.argv[1], max_tokens=700, reserve_ratio=0.2))
-    print(json.dumps([digest(builder.assemble(**request)) for request in requests()]))
+    for strategy, count in (("jaccard", 4), ("cosine", 2)):
+        builder = ContextBuilder(config=plain(strategy=strategy, max_tokens=700, reserve_ratio=0.2))
+        print(json.dumps([digest(builder.assemble(**request)) for request in requests(count)]))
 """
 
 
-def requests():
+def requests(count=4):
     chance = random.Random(7)
     words = "pandas memory 内存 数据 frame column fox dog\nline [Task] type. Sentence! 句子。 user: --- x".split(" ")
 
@@ -36,7 +37,7 @@ def requests():
         return " ".join(chance.choice(words) for _ in range(length))
 
     made = []
-    for number in range(4):
+    for number in range(count):
         packets = [
             ContextPacket(text(30), NOW - timedelta(days=chance.randint(0, 3)), None, chance.choice([None, 0.5]),
                           {"type": chance.choice(["knowledge", "memory", "general", "agent_output"])})
@@ -58,29 +59,29 @@ def digest(built):
     return hashlib.sha256(json.dumps([record, built.debug(), built.explain()], ensure_ascii=False).encode()).hexdigest()
 
 
-def in_process(strategy, seed):
+def in_process(seed):
     done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(SCRIPT), strategy],
+        [sys.executable, "-c", textwrap.dedent(SCRIPT)],
         cwd=ROOT, timeout=300, capture_output=True, text=True,
         env={**os.environ, "PYTHONHASHSEED": seed, "TZ": {"1": "Asia/Tokyo"}.get(seed, "America/New_York")},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def test_two_processes_with_other_hash_seeds_and_time_zones_give_the_same_bytes(encoder):
-    for strategy in ("jaccard", "cosine"):
-        one, two = in_process(strategy, "1"), in_process(strategy, "4242")
-        assert one == two and len(set(one)) == 4
+    one, two = in_process("1"), in_process("4242")
+    assert one == two and [len(set(digests)) for digests in one] == [4, 2]
 
 
 def test_eight_threads_on_one_builder_give_what_one_gives(encoder):
-    for strategy in ("jaccard", "cosine"):
+    for strategy, count in (("jaccard", 4), ("cosine", 2)):
         config = plain(strategy=strategy, max_tokens=700, reserve_ratio=0.2)
-        want = [digest(ContextBuilder(config=config, encoder=encoder).assemble(**request)) for request in requests()]
+        alone = [ContextBuilder(config=config, encoder=encoder).assemble(**request) for request in requests(count)]
+        want = [digest(built) for built in alone]
         builder = ContextBuilder(config=config, encoder=encoder)
         with ThreadPoolExecutor(8) as pool:
-            jobs = [pool.submit(builder.assemble, **request) for request in requests() * 6]
+            jobs = [pool.submit(builder.assemble, **request) for request in requests(count) * 6]
         assert [digest(job.result()) for job in jobs] == want * 6
 
 

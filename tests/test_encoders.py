@@ -118,7 +118,7 @@ def test_a_question_finds_its_answer_in_both_languages(encoder):
 
 
 def test_bits_alone_in_company_in_any_order(encoder):
-    texts = mixed(40) + list(ODD)
+    texts = mixed(12) + list(ODD)
     together = encoder.encode_documents(texts)
     order = list(range(len(texts)))
     random.Random(2).shuffle(order)
@@ -129,7 +129,7 @@ def test_bits_alone_in_company_in_any_order(encoder):
 
 
 def test_bits_under_threads_and_across_sessions(encoder):
-    texts = mixed(24, seed=3)
+    texts = mixed(10, seed=3)
     expected = encoder.encode_documents(texts)
     for threads in (1, 3):
         other = OnnxEncoder(model_dir(E5), threads=threads)
@@ -160,7 +160,7 @@ def test_bits_across_processes_and_tokenizers(encoder):
         "assert not bad, bad\n"
         "sys.stdout.buffer.write(v.tobytes())"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, timeout=300)
     np.testing.assert_array_equal(np.frombuffer(done.stdout, np.float32).reshape(-1, 384), expected)
 
 
@@ -168,10 +168,10 @@ def test_torch_is_not_imported_for_many_texts(encoder):
     code = (
         "import sys; from ctx_vector.encoders import load_encoder\n"
         "e = load_encoder(); texts = ['word ' * 90 + str(i) for i in range(60)]\n"
-        "assert e.encode_documents(texts[:20] + ['long ' * 5000]).shape == (21, 384); e.count_tokens(texts)\n"
+        "assert e.encode_documents(texts[:3] + ['long ' * 5000]).shape == (4, 384); e.count_tokens(texts)\n"
         "bad = {'torch', 'transformers', 'sentence_transformers', 'onnx'} & set(sys.modules); assert not bad, bad"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
 
 
 def test_a_text_given_twice_is_encoded_once(encoder):
@@ -223,7 +223,7 @@ def reference(encoder):
     return SentenceTransformerEncoder(model_dir(E5))
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(200, marks=pytest.mark.slow)])
 def test_int8_is_near_float32(encoder, reference, count):
     texts = mixed(200, seed=4)
     shared = Path(__file__).resolve().parent.parent.parent / "shared" / "datasets"
@@ -271,10 +271,10 @@ def test_minilm(encoder):
     assert small.count_tokens(EN) == theirs.count_tokens(EN)
 
 
-def recall_at_1(encoder, folder: Path, step: int) -> float:
-    """Return the share of questions, one of each `step`, whose paragraph comes first."""
+def recall_at_1(encoder, folder: Path) -> float:
+    """Return the share of questions whose paragraph comes first."""
     corpus = [json.loads(line) for line in (folder / "corpus.jsonl").read_text(encoding="utf-8").splitlines()]
-    queries = [json.loads(line) for line in (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()][::step]
+    queries = [json.loads(line) for line in (folder / "queries.jsonl").read_text(encoding="utf-8").splitlines()]
     rows = [line.split("\t") for line in (folder / "qrels" / "test.tsv").read_text(encoding="utf-8").splitlines()[1:]]
     relevant = {(query, document) for query, document, *_ in rows}
     documents = encoder.encode_documents([row["text"] for row in corpus])
@@ -283,14 +283,10 @@ def recall_at_1(encoder, folder: Path, step: int) -> float:
     return sum(hits) / len(hits)
 
 
-def test_xquad_sample(encoder, shared):
-    assert recall_at_1(encoder, shared / "datasets" / "xquad-en", 12) >= 0.86
-
-
-@pytest.mark.slow
+@pytest.mark.slow  # test_calibration.py has the like for a sample
 @pytest.mark.parametrize(("name", "least"), [("xquad-en", 0.92), ("xquad-zh", 0.88), ("xquad-zh-en", 0.66)])
 def test_xquad(encoder, shared, name, least):
-    assert recall_at_1(encoder, shared / "datasets" / name, 1) >= least
+    assert recall_at_1(encoder, shared / "datasets" / name) >= least
 
 
 # Opening

@@ -173,7 +173,9 @@ def test_sources_that_misbehave_leave_a_valid_context_and_a_record(folder):
     lines = ["sources:"]
     for name, code in BAD.items():
         (folder / f"{name}.py").write_text(code, encoding="utf-8")
-        lines.append(f"  {name}: {{layer: tool, loader: 'python:{name}.f', scope: a, timeout: 0.5}}")
+        lines.append(
+            f"  {name}: {{layer: tool, loader: 'python:{name}.f', scope: a, timeout: {0.5 if name == 'hangs' else 60}}}"
+        )
     lines.append("context: {strategy: jaccard, min_relevance: 0}")
     (folder / "context.yaml").write_text("\n".join(lines), encoding="utf-8")
     builder = made(folder)

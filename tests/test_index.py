@@ -104,14 +104,20 @@ def test_it_is_a_vector_index(kind, tmp_path):
     assert isinstance(kind(row_ids(rng, 9), unit(rng, 9), tmp_path), VectorIndex)
 
 
-@pytest.mark.parametrize("share", [0.01, 0.1, 0.19, 0.25, 0.5, 1.0])
-def test_a_graph_finds_nearly_all_behind_any_filter(share, tmp_path):
+@pytest.fixture(scope="module")
+def large_graph(tmp_path_factory):
     rng = np.random.default_rng(2)
     centres = unit(rng, 60, 48)
     vectors = centres[rng.integers(0, 60, 6000)] + 0.6 * unit(rng, 6000, 48)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     ids = row_ids(rng, 6000)
-    index = mapped_graph(ids, vectors, tmp_path)
+    return mapped_graph(ids, vectors, tmp_path_factory.mktemp("graph")), ids, vectors
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1, 0.19, 0.25, 0.5, 1.0])
+def test_a_graph_finds_nearly_all_behind_any_filter(share, large_graph):
+    index, ids, vectors = large_graph
+    rng = np.random.default_rng(7)
     allowed = None if share == 1.0 else ids[rng.random(6000) < share]
     recalls = []
     for query in unit(rng, 30, 48):

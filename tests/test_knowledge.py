@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctx_vector.catalog import pack_embedded, prune, unpack_embedded
+from ctx_vector.encoders import CachedEncoder
 from ctx_vector.errors import InputError, ModelMismatchError, SchemaError, StoreError
 from ctx_vector.experiments import read_dataset
 from ctx_vector.knowledge import KnowledgeBase
@@ -969,6 +970,12 @@ def test_opening_and_searching_is_light():
 
 
 @pytest.fixture(scope="module")
+def cached(encoder):
+    """Several tests here encode the same long texts."""
+    return CachedEncoder(encoder, capacity=2000)
+
+
+@pytest.fixture(scope="module")
 def fastapi_docs(tmp_path_factory):
     """A tenth of the FastAPI documentation, both languages."""
     if not CORPUS.is_dir():
@@ -988,16 +995,16 @@ def first_documents(hits, count):
 
 
 def test_a_chinese_question_finds_the_chinese_page_first_and_the_english_one_in_an_english_index(
-    fastapi_docs, tmp_path, encoder
+    fastapi_docs, tmp_path, cached
 ):
     question = "如何声明路径参数"
-    with KnowledgeBase(tmp_path / "both", encoder) as kb:
+    with KnowledgeBase(tmp_path / "both", cached) as kb:
         report = kb.sync(fastapi_docs)
         assert not report.failed
         first = kb.search(question, limit=1)[0].source
         assert "/zh/" in first
         assert first.endswith("tutorial/path-params.md")
-    with KnowledgeBase(tmp_path / "en", encoder) as kb:
+    with KnowledgeBase(tmp_path / "en", cached) as kb:
         kb.sync(fastapi_docs / "en")
         found = first_documents(kb.search(question, limit=30), 3)
         assert any(source.endswith("tutorial/path-params.md") for source in found)
@@ -1083,8 +1090,8 @@ def recall_at_1(name, paragraphs, questions, folder, encoder):
 
 
 @pytest.mark.parametrize("name", ["xquad-en", "xquad-zh", "xquad-zh-en"])
-def test_search_ranks_a_sample_of_xquad_like_the_encoder(name, tmp_path, encoder):
-    found, raw = recall_at_1(name, 40, 60, tmp_path / "kb", encoder)
+def test_search_ranks_a_sample_of_xquad_like_the_encoder(name, tmp_path, cached):
+    found, raw = recall_at_1(name, 40, 60, tmp_path / "kb", cached)
     assert found >= raw - 0.05  # three of sixty questions; the whole set is below
 
 

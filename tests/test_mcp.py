@@ -81,6 +81,15 @@ def http_server(tmp_path: Path, *more: str) -> Iterator[str]:
         process.communicate()
 
 
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server that several tests share."""
+    folder = tmp_path_factory.mktemp("http")
+    write_pages(folder / "docs")
+    with http_server(folder) as found:
+        yield found
+
+
 @pytest.fixture(params=WAYS)
 def connect(request: pytest.FixtureRequest, tmp_path: Path, docs: Path) -> Iterator[Connect]:
     """What makes a client, by each way of reaching a server."""
@@ -313,16 +322,19 @@ def test_what_is_forgotten_is_in_no_build_either(tmp_path: Path, docs: Path, enc
         talk(lambda: Client(make_server(knowledge=kb, memory=memory, audit=audit)), story)
 
 
-def test_builds_of_earlier_servers_are_in_the_audit(tmp_path: Path, docs: Path):
+def test_builds_of_earlier_servers_are_in_the_audit(tmp_path: Path, docs: Path, encoder):
     words = arguments(tmp_path)
 
     def connect() -> Client:
         return Client(StdioServerParameters(command=words[0], args=words[1:], env=environment(), cwd=str(ROOT)))
 
     _, built = talk(connect, lambda client: ask(client, "build_context", query="火山？", session="会话 1"))
-    _, told = talk(connect, lambda client: ask(client, "explain_build", build_id=built["build_id"][:8]))
-    assert told["build_id"] == built["build_id"] and told["query"] == "火山？"
-    with AuditLog(tmp_path / "kb" / "audit.sqlite3") as audit:
+    with KnowledgeBase(tmp_path / "kb", encoder) as kb, AuditLog(tmp_path / "kb" / "audit.sqlite3") as audit:
+        later = make_server(knowledge=kb, audit=audit)
+        _, told = talk(
+            lambda: Client(later), lambda client: ask(client, "explain_build", build_id=built["build_id"][:8])
+        )
+        assert told["build_id"] == built["build_id"] and told["query"] == "火山？"
         assert [row["session"] for row in audit.sessions()] == ["会话 1"]
 
 
@@ -600,7 +612,7 @@ def test_indexing_can_be_cancelled_and_goes_on_later(tmp_path: Path, docs: Path)
 # -- several clients -------------------------------------------------------------------------------------------------
 
 
-def test_several_clients_at_once_get_what_one_gets(tmp_path: Path, docs: Path):
+def test_several_clients_at_once_get_what_one_gets(address: str):
     questions = ["How hot are pyroclastic flows?", "绿茶用多热的水？", "When is the bread done?", "火山在哪里？"]
 
     async def one(client: Client, offset: int) -> list[Any]:
@@ -613,7 +625,7 @@ def test_several_clients_at_once_get_what_one_gets(tmp_path: Path, docs: Path):
             answers.append((question, found, text))
         return answers
 
-    async def story(address: str) -> None:
+    async def story() -> None:
         async with AsyncExitStack() as stack:
             clients = [await stack.enter_async_context(Client(address)) for _ in range(4)]
             await ask(clients[0], "index_path", path=".")
@@ -626,8 +638,7 @@ def test_several_clients_at_once_get_what_one_gets(tmp_path: Path, docs: Path):
             _, found = await ask(clients[1], "recall", query="asked", limit=100, min_score=0)
             assert len(found["memories"]) == 20
 
-    with http_server(tmp_path) as address:
-        asyncio.run(story(address))
+    asyncio.run(story())
 
 
 # -- HTTP ------------------------------------------------------------------------------------------------------------
@@ -639,8 +650,8 @@ HELLO = {
 ACCEPT = {"Accept": "application/json, text/event-stream"}
 
 
-def test_other_hosts_and_origins_are_refused(tmp_path: Path, docs: Path):
-    with http_server(tmp_path) as address, httpx.Client(trust_env=False) as web:
+def test_other_hosts_and_origins_are_refused(address: str):
+    with httpx.Client(trust_env=False) as web:
         port = address.split(":")[2].split("/")[0]
 
         def status(**headers: str) -> int:
@@ -698,10 +709,10 @@ def test_a_port_that_is_taken(server: ContextServer):
             serve_http(server, port=taken.getsockname()[1])
 
 
-def test_answers_are_not_held_back(tmp_path: Path, docs: Path):
+def test_answers_are_not_held_back(address: str):
     """Without TCP_NODELAY every answer waits 40 ms for an acknowledgement; the quickest of many shows it."""
 
-    async def quickest(address: str) -> float:
+    async def quickest() -> float:
         async with Client(address) as client:
             times = []
             for _ in range(20):
@@ -710,8 +721,7 @@ def test_answers_are_not_held_back(tmp_path: Path, docs: Path):
                 times.append(time.perf_counter() - started)
             return min(times)
 
-    with http_server(tmp_path) as address:
-        assert asyncio.run(quickest(address)) < 0.035
+    assert asyncio.run(quickest()) < 0.035
 
 
 def test_elsewhere_only_when_told(server: ContextServer):

@@ -285,6 +285,9 @@ def cross_encoder(folder: Path, labels: int = 1) -> Path:
 
 @pytest.fixture(scope="module")
 def cross(tmp_path_factory):
+    import torch
+
+    torch.set_num_threads(1)  # on a busy machine torch's threads mostly wait for one another
     return cross_encoder(tmp_path_factory.mktemp("models") / "tiny-cross")
 
 

@@ -1,5 +1,6 @@
 """Forty tools into 1,500 tokens, by the real encoder: valid definitions only, and the ones a question needs."""
 
+import functools
 import json
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from ctx_vector import ContextPacket, TokenCounter
+from ctx_vector.encoders import CachedEncoder
 from ctx_vector.packets import Candidate
 from ctx_vector.ranking import relevances
 from ctx_vector.schema_levels import LEVELS
@@ -42,6 +44,7 @@ NEEDED = {
 
 @pytest.fixture(scope="module")
 def relevance_of(encoder):
+    encoder = CachedEncoder(encoder)  # forty tools, encoded once for all questions
     scorer = make_scorer("cosine", lambda: encoder)
     candidates = [Candidate(ContextPacket(tool.search_text), "tools") for tool in TOOLS]
     return lambda query: [relevance for relevance, _ in relevances(candidates, query, scorer, lambda: encoder)]
@@ -54,6 +57,13 @@ def test_the_tools_are_forty_and_far_too_many():
     assert [tool.name for tool in in_categories(TOOLS, ["maps"])] == ["geocode", "plan_route", "nearby_places"]
 
 
+@functools.cache
+def is_schema(parameters: str) -> bool:
+    """The same definition is chosen for many questions, and checking it takes long."""
+    Draft202012Validator.check_schema(json.loads(parameters))
+    return True
+
+
 @pytest.mark.parametrize("query", NEEDED)
 def test_what_a_question_needs_is_kept_and_all_is_valid(query, relevance_of):
     kept = [tool for tool in choose(TOOLS, relevance_of(query), CAP, lambda tool: text_tokens(tool, COUNT)) if tool]
@@ -62,7 +72,7 @@ def test_what_a_question_needs_is_kept_and_all_is_valid(query, relevance_of):
     originals = {tool.name: tool.parameters for tool in TOOLS}
     for line in text.splitlines():
         definition = json.loads(line)
-        Draft202012Validator.check_schema(definition["parameters"])
+        assert is_schema(json.dumps(definition["parameters"]))
         before = originals[definition["name"]]
         assert set(before.get("required", ())) <= definition["parameters"]["properties"].keys()
         assert definition["parameters"].get("required") == before.get("required") and definition["description"]

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -16,8 +17,10 @@ from ctx_vector.errors import InputError, LoaderError
 from ctx_vector.packets import Message
 from ctx_vector.replay import rebuild
 from ctx_vector.tools import MemoryTool, RAGTool
+from tests.cli_fixtures import kb
 from tests.test_memory import NOW, FastEncoder
 
+FIXTURES = (kb,)
 ROOT = Path(__file__).parents[1]
 
 
@@ -350,7 +353,8 @@ def test_the_evidence_of_long_conversations_is_in_the_context(shared):
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_worked_example(tmp_path, language):
+def test_the_worked_example(tmp_path, kb, language):
+    shutil.copytree(kb, tmp_path / "kb")  # the same pages, so that the example has nothing to encode
     command = [sys.executable, "-W", "error", str(ROOT / "examples" / "pandas_consultant.py"), language, str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "utf-8"}
     done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment, timeout=300)
