@@ -25,15 +25,13 @@ import numpy as np
 from ctx_vector import catalog
 from ctx_vector.audit_purge import Audits
 from ctx_vector.catalog import Switch, Version
-from ctx_vector.dense import best_rows
 from ctx_vector.encoding_cache import check_model
 from ctx_vector.errors import InputError, ModelError, StoreError
-from ctx_vector.filters import allowed_rows
-from ctx_vector.hits import Hit, embedded_texts, hit_rows, looked_again, make_hit, rank
+from ctx_vector.hits import Hit
 from ctx_vector.keyword_rows import KnowledgeWords, load_words
-from ctx_vector.packets import as_utc
-from ctx_vector.rerank import DEPTH, SecondPass, SecondPasses
-from ctx_vector.scoring import check_retrieval
+from ctx_vector.passages import Ask, Snapshot, search, search_newest
+from ctx_vector.rerank import DEPTH
+from ctx_vector.search_model import SearchModel, as_encoder
 from ctx_vector.staging import check_chunk_tokens
 from ctx_vector.store import Store
 from ctx_vector.views import FILE_ROWS, GRAPH_ROWS, View, load_view, refresh_files
@@ -92,14 +90,11 @@ class KnowledgeBase:
         self._store = Store(file, catalog.MIGRATIONS, kind="knowledge base")
         #: The audits that have recorded passages of it; `purge` reaches them.
         self.audits = Audits(self._store)
-        self._encoder = encoder
-        self._encoder_lock = threading.Lock()
-        self._calibration: Calibration | None = None
+        self._model = SearchModel(encoder)
         self._view: View | None = None
         self._view_lock = threading.Lock()
         self._words: KnowledgeWords | None = None
         self._words_lock = threading.Lock()
-        self._passes = SecondPasses(lambda: self.encoder)
         self._file_rows = file_rows
         self._graph_rows = graph_rows
 
@@ -108,29 +103,12 @@ class KnowledgeBase:
     @property
     def encoder(self) -> Encoder:
         """The encoder; the default one is opened at the first use."""
-        with self._encoder_lock:
-            if self._encoder is None:
-                from ctx_vector.encoders import load_encoder
-
-                self._encoder = load_encoder()
-            return self._encoder
+        return self._model.encoder
 
     @property
     def calibration(self) -> Calibration:
         """The map from raw cosines to relevance, of the encoder's card."""
-        if self._calibration is None:
-            from ctx_vector.calibration import load_calibration
-
-            self._calibration = load_calibration(self.encoder)
-        return self._calibration
-
-    def _calibration_at_hand(self) -> Calibration | None:
-        """Return the calibration if it takes no encoder to be opened, and nothing to be measured."""
-        if self._calibration is None and self._encoder is not None:
-            from ctx_vector.calibration import known_calibration
-
-            self._calibration = known_calibration(self._encoder)
-        return self._calibration
+        return self._model.calibration()
 
     @property
     def version(self) -> int:
@@ -252,14 +230,9 @@ class KnowledgeBase:
         """
         from ctx_vector.upkeep import reencode
 
-        if isinstance(encoder, (str, os.PathLike)):
-            from ctx_vector.encoders import load_encoder
-
-            encoder = load_encoder(encoder if isinstance(encoder, str) else Path(encoder))
+        encoder = as_encoder(encoder)
         encoded = reencode(self._store, encoder)
-        with self._encoder_lock:
-            self._encoder, self._calibration = encoder, None
-            self._passes = SecondPasses(lambda: self.encoder)
+        self._model.replace(encoder)
         self._refresh_files()
         return encoded
 
@@ -299,7 +272,7 @@ class KnowledgeBase:
         if not query.strip():
             return []
         vector, now = self.encoder.encode_queries([query])[0], now or datetime.now(UTC)
-        second = self._passes.of(rerank, rerank_depth)
+        second = self._model.second(rerank, rerank_depth)
         return self.search_vector(query, vector, limit, min_score, filter, strategy=strategy, rerank=second, now=now)
 
     def search_vector(
@@ -317,9 +290,9 @@ class KnowledgeBase:
         """Do what `search` does for a query whose unit vector (dim,) the caller has already; without `now` nothing has
         expired.
         """
-        with self._looking() as (conn, view):
-            second = self._passes.of(rerank)
-            return self._search(conn, view, query, vector, limit, min_score, filter, now, strategy, second)
+        with self._looking() as snapshot:
+            second = self._model.second(rerank)
+            return search(snapshot, Ask(query, vector, limit, min_score, filter, strategy, second, now))
 
     def search_newest(
         self,
@@ -337,56 +310,9 @@ class KnowledgeBase:
 
         Their passages stand among the others, with a line that says which version is there (else ""); see `superseded`.
         """
-        with self._looking() as (conn, view):
-            old, wanted, second = view.superseded(conn), limit, self._passes.of(rerank)
-            while True:
-                hits = self._search(conn, view, query, vector, wanted, min_score, filter, now, strategy, second)
-                missing = limit - sum(hit.source not in old for hit in hits) if old else 0
-                if missing <= 0 or len(hits) < wanted:
-                    break
-                wanted += max(missing, wanted)  # doubling: a few searches, however many old passages there are
-        if not old:
-            return [(hit, "") for hit in hits]
-        newest = [place for place, hit in enumerate(hits) if hit.source not in old]
-        last = len(hits) if len(newest) < limit else newest[limit - 1] + 1
-        return [(hit, old.get(hit.source, "")) for hit in hits[:last]]
-
-    def _search(
-        self,
-        conn: sqlite3.Connection,
-        view: View,
-        query: str,
-        vector: NDArray[np.float32],
-        limit: int,
-        min_score: float,
-        filter: Mapping[str, Any] | None,
-        now: datetime | None,
-        strategy: str,
-        second: SecondPass | None,
-    ) -> list[Hit]:
-        if second is not None:  # it judges what the first pass puts first, whatever that thinks of it
-            most = max(limit, second.depth)
-            hits = self._search(conn, view, query, vector, most, 0.0, filter, now, strategy, None)
-            best = hits[: second.depth]
-            texts = embedded_texts(conn, [hit.id for hit in best])
-            return [hit for hit in looked_again(hits, query, texts, second) if hit.score >= min_score][:limit]
-        check_retrieval(strategy)
-        allowed = allowed_rows(conn, view, filter, as_utc(now, "now"))
-        if not query.strip():
-            return []
-        asked = self.calibration.asked(query, vector)
-        if strategy == "cosine":
-            found = best_rows(conn, view, asked, limit, min_score, allowed)
-        else:
-            from ctx_vector import hybrid
-
-            words = hybrid.Words(query, self._words_of(conn, view), strategy)
-            found = hybrid.best_rows(conn, view, asked, words, limit, min_score, allowed)
-        ids = found.ids.tolist()
-        rows = hit_rows(conn, ids, view.known)
-        each = zip(ids, found.scores.tolist(), found.cosines.tolist(), found.vectors, strict=True)
-        hits = [make_hit(rows[id_], score, cosine, row) for id_, score, cosine, row in each]
-        return sorted(hits, key=rank)[:limit]
+        with self._looking() as snapshot:
+            second = self._model.second(rerank)
+            return search_newest(snapshot, Ask(query, vector, limit, min_score, filter, strategy, second, now))
 
     def superseded(self) -> dict[str, str]:
         """Return the sources of documents of which a newer version is there, each with a line that says which.
@@ -453,8 +379,8 @@ class KnowledgeBase:
     # -- upkeep -------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def _looking(self) -> Generator[tuple[sqlite3.Connection, View]]:
-        """Lend a connection inside one snapshot, and the view of it, made with this object's encoder."""
+    def _looking(self) -> Generator[Snapshot]:
+        """Lend a snapshot to search in, whose view is made with this object's encoder."""
         with self._store.read() as conn:
             check = self._view is None
             view = self._current(conn)
@@ -462,11 +388,11 @@ class KnowledgeBase:
                 check_model(conn, self._store, self.encoder)
             if view.calibration is None and len(view.ids):
                 view = self._current(conn, self.calibration)
-            yield conn, view
+            yield Snapshot(conn, view, lambda: self._words_of(conn, view))
 
     def _current(self, conn: sqlite3.Connection, calibration: Calibration | None = None) -> View:
         with self._view_lock:
-            view = load_view(conn, self.path, self._view, calibration or self._calibration_at_hand())
+            view = load_view(conn, self.path, self._view, calibration or self._model.calibration_at_hand())
             # a thread that took its snapshot earlier must not put an older view back
             if self._view is None or view.generation >= self._view.generation:
                 self._view = view

@@ -32,11 +32,13 @@ from ctx_vector.errors import InputError
 from ctx_vector.memory_edit import Edit, T, run_edit
 from ctx_vector.memory_hits import MemoryHit
 from ctx_vector.memory_rows import NewMemory, Row, check_importance, check_type
+from ctx_vector.memory_search import Ask, first_pass
 from ctx_vector.memory_view import MemoryView, check_memory_model, load_view
 from ctx_vector.memory_words import DEFAULT_RULES, MemoryWords, WordRules, load_words
 from ctx_vector.packets import as_utc, clean_text
-from ctx_vector.rerank import DEPTH, SecondPasses
+from ctx_vector.rerank import DEPTH
 from ctx_vector.scoring import check_retrieval
+from ctx_vector.search_model import SearchModel, as_encoder
 from ctx_vector.store import Store
 
 if TYPE_CHECKING:
@@ -46,7 +48,6 @@ if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
 
 FILE_NAME: Final = "memory.sqlite3"
-_LEAST_CANDIDATES: Final = 50
 
 Time = datetime | str | float | None
 
@@ -87,42 +88,22 @@ class Memory:
         self._store = Store(self.path / FILE_NAME, rows.MIGRATIONS, kind="memory")
         #: The audits that have recorded memories of it; what is removed here is purged there.
         self.audits = Audits(self._store)
-        self._encoder = encoder
-        self._calibration: tuple[str, Calibration] | None = None
-        self._own_calibration = calibration
+        self._model = SearchModel(encoder, calibration)
         self._rules = words
         self._view: MemoryView | None = None
         self._words: MemoryWords | None = None
         self._lock = threading.RLock()
-        self._passes = SecondPasses(lambda: self.encoder)
 
     @property
     def encoder(self) -> Encoder:
         """The encoder; the default one is opened at the first use."""
-        with self._lock:
-            if self._encoder is None:
-                from ctx_vector.encoders import load_encoder
-
-                self._encoder = load_encoder()
-            return self._encoder
-
-    def _calibrated(self) -> Calibration:
-        """Return the calibration of the encoder; outside of a transaction, for it may have to be measured."""
-        with self._lock:
-            fingerprint = self.encoder.fingerprint
-            if self._calibration is None and self._own_calibration is not None:
-                self._calibration = fingerprint, self._own_calibration
-            elif self._calibration is None or self._calibration[0] != fingerprint:
-                from ctx_vector.calibration import load_calibration
-
-                self._calibration = fingerprint, load_calibration(self.encoder)
-            return self._calibration[1]
+        return self._model.encoder
 
     def _current(self, conn: sqlite3.Connection) -> MemoryView:
         """Return the view of a snapshot whose first statement is made here, so that it is no older than `_view`."""
         with self._lock:
             model = check_memory_model(conn, self._store, self.encoder)
-            self._view = load_view(conn, self.user_id, self._calibrated(), self._view, model)
+            self._view = load_view(conn, self.user_id, self._model.calibration(), self._view, model)
             return self._view
 
     def _words_of(self, conn: sqlite3.Connection, view: MemoryView) -> MemoryWords:
@@ -141,7 +122,7 @@ class Memory:
             return work(edit)
 
         if compares:
-            self._calibrated()
+            self._model.calibration()  # outside of the transaction, for it may have to be measured
         cache = EncodingCache(self._store, self.encoder)
         return run_edit(self._store, cache, self.user_id, moment, attempt, self._current if compares else None)
 
@@ -241,7 +222,7 @@ class Memory:
             since=since,
             until=until,
             strategy=strategy,
-            rerank=self._passes.of(rerank, rerank_depth),
+            rerank=self._model.second(rerank, rerank_depth),
             now=now,
         )
 
@@ -271,38 +252,15 @@ class Memory:
         earliest, latest, born_after = as_utc(since, "since"), as_utc(until, "until"), self._born_after(_moment(now))
         if not query.strip():
             return []
-        self._calibrated()
-        second = self._passes.of(rerank)
-        most = limit if second is None else max(limit, second.depth)
+        self._model.calibration()  # likewise
+        ask = Ask(query, vector, limit, min_score, strategy, self._model.second(rerank))
         with self._store.read() as conn:
             view = self._current(conn)
             allowed = view.allowed(
                 types=types, min_importance=min_importance, since=earliest, until=latest, born_after=born_after
             )
-            if strategy == "cosine":
-                ids, scores = view.search(query, vector, max(_LEAST_CANDIDATES, 4 * most), allowed)
-            else:
-                words = self._words_of(conn, view)
-                ids, scores = view.search_words(query, vector, max(_LEAST_CANDIDATES, most), allowed, words, strategy)
-            passed = view.best_first(ids, scores)[:most]
-            if second is None:
-                passed = passed[scores[passed] >= min_score]
-            found = rows.rows_by_id(conn, self.user_id, ids[passed].tolist())
-            best = [] if second is None else [found[id_] for id_ in ids[passed[: second.depth]].tolist()]
-            texts = rows.texts_around(conn, self.user_id, best)
-        passes: Sequence[tuple[float, float] | None] = [None] * len(passed)
-        if second is not None:
-            again = list(second.again(query, scores[passed].tolist(), texts))
-            scores[passed] = [score for score, _ in again]
-            order = view.best_first(ids[passed], scores[passed])
-            order = order[scores[passed[order]] >= min_score][:limit]
-            passed, passes = passed[order], [again[at][1] for at in order.tolist()]
-        vectors = view.rows_of(ids[passed])
-        cosines = np.einsum("ij,j->i", vectors.astype(np.float64), vector.astype(np.float64))
-        return [
-            MemoryHit(found[int(ids[at])], float(scores[at]), float(cosine), row, both)
-            for at, cosine, row, both in zip(passed, cosines, vectors, passes, strict=True)
-        ]
+            found = first_pass(conn, self.user_id, view, lambda: self._words_of(conn, view), ask, allowed)
+        return found.hits(ask)
 
     def get(self, memory_id: str | int, *, now: datetime | None = None) -> Row:
         """Return one memory. Raises InputError when this user has none with that id."""
@@ -499,16 +457,9 @@ class Memory:
 
         An interrupted run goes on where it was; until it is through, the former vectors stay in use.
         """
-        if encoder is None:
-            encoder = self.encoder
-        elif isinstance(encoder, (str, os.PathLike)):
-            from ctx_vector.encoders import load_encoder
-
-            encoder = load_encoder(encoder if isinstance(encoder, str) else Path(encoder))
+        encoder = self.encoder if encoder is None else as_encoder(encoder)
         count = upkeep.reencode(self._store, encoder)
-        with self._lock:
-            self._encoder = encoder
-            self._passes = SecondPasses(lambda: self.encoder)
+        self._model.replace(encoder)
         return count
 
     def verify(self) -> list[str]:

@@ -244,7 +244,7 @@ def test_a_file_made_for_another_calibration_is_not_used(tmp_path, encoder, cali
         made = {file.name for file in tmp_path.glob("*.ctxidx")}
         check(kb, calibration, rng, 1)
         assert made and set(kb._view.files) == {"en", "zh", "other"}
-        kb._calibration = other
+        kb._model._calibration = other
         check(kb, other, rng, 1)
         assert not kb._view.files, "rows are read from SQLite until the next run"
         kb._refresh_files()

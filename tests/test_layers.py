@@ -35,12 +35,13 @@ LAYERS = {
     "what the stages stand on": """
         audit_tables audit_purge
         tools trim summary source_loaders source_files
-        knowledge sync staging sync_report upkeep views dense hybrid keyword_rows hits filters catalog
+        knowledge passages sync staging sync_report upkeep views dense hybrid keyword_rows hits filters catalog
         transcripts likeness
-        memory memory_words memory_edit memory_hits memory_rows memory_same memory_upkeep memory_view dialogue""",
+        memory memory_words memory_edit memory_hits memory_search memory_rows memory_same memory_upkeep memory_view
+        dialogue""",
     "leaves": """
         scoring recency ordering languages relevance_map calibration calibration_measure keywords terms plugins
-        rerank late late_map cross_encoder
+        rerank late late_map cross_encoder search_model
         chunking packing text_cut sentences
         tool_schemas tool_reading schema_levels schema_walk json_results json_writer
         versions plain_yaml

@@ -160,7 +160,7 @@ def test_the_hybrid_is_the_calibrated_sum(talk):
         view = talk._current(conn)
     hits = talk.search(query, 50, strategy="hybrid", now=NOW)
     assert len(hits) == 6
-    calibration = talk._calibrated()
+    calibration = talk._model.calibration()
     for hit in hits:
         language = hit.memory.language
         index = view._index(("en", "zh", "other").index(language))

@@ -1,0 +1,79 @@
+"""The model a store is searched with: the encoder, opened at the first use, and what is made for it.
+
+KnowledgeBase, Memory ── SearchModel ─┬─ encoder         the one given, else the default one
+                                      ├─ calibration()   from raw cosines to relevance (calibration.py)
+                                      └─ second(...)     second passes by name, their scorers kept (rerank.py)
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ctx_vector.rerank import DEPTH, SecondPass, SecondPasses
+
+if TYPE_CHECKING:
+    from ctx_vector.calibration import Calibration
+    from ctx_vector.stages import Encoder
+
+
+class SearchModel:
+    """An encoder and what goes with it. Safe to use from several threads.
+
+    `encoder` None is the default one. `calibration` stands in for the one of the encoder, until that is replaced.
+    """
+
+    def __init__(self, encoder: Encoder | None = None, calibration: Calibration | None = None) -> None:
+        self._lock = threading.RLock()  # measuring a calibration opens the encoder
+        self._encoder = encoder
+        self._calibration = calibration
+        self._passes = SecondPasses(lambda: self.encoder)
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder; the default one is opened at the first use."""
+        with self._lock:
+            if self._encoder is None:
+                self._encoder = as_encoder(None)
+            return self._encoder
+
+    def calibration(self) -> Calibration:
+        """Return the map from raw cosines to relevance; where none is kept for the encoder, it is measured now."""
+        with self._lock:
+            if self._calibration is None:
+                from ctx_vector.calibration import load_calibration
+
+                self._calibration = load_calibration(self.encoder)
+            return self._calibration
+
+    def calibration_at_hand(self) -> Calibration | None:
+        """Return the calibration if it takes no encoder to be opened, and nothing to be measured."""
+        with self._lock:
+            if self._calibration is None and self._encoder is not None:
+                from ctx_vector.calibration import known_calibration
+
+                self._calibration = known_calibration(self._encoder)
+            return self._calibration
+
+    def second(self, rerank: Any, depth: int = DEPTH) -> SecondPass | None:
+        """Return the second pass that a search asks for; see `SecondPasses.of`."""
+        return self._passes.of(rerank, depth)
+
+    def replace(self, encoder: Encoder) -> None:
+        """Use another encoder from now on, with the calibration and the second passes of its own."""
+        with self._lock:
+            if self._encoder is None or self._encoder.fingerprint != encoder.fingerprint:
+                self._calibration = None
+            self._encoder = encoder
+            self._passes = SecondPasses(lambda: self.encoder)
+
+
+def as_encoder(given: Encoder | str | os.PathLike[str] | None) -> Encoder:
+    """Return an encoder as it is, or open the one of a name or path; None is the default one (`load_encoder`)."""
+    if given is not None and not isinstance(given, (str, os.PathLike)):
+        return given
+    from ctx_vector.encoders import load_encoder
+
+    return load_encoder(given if given is None or isinstance(given, str) else Path(given))
