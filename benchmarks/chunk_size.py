@@ -37,9 +37,9 @@ from ctx_vector.encoders import CachedEncoder
 from ctx_vector.escaping import unescape
 from ctx_vector.experiments import Arm, base_config, read_dataset, run_experiment
 from ctx_vector.experiments.bench import build_within, fixed_tokens
+from ctx_vector.experiments.comparison import compare_all
 from ctx_vector.experiments.dataset import NO_TIME, Dataset, Document
 from ctx_vector.experiments.metrics import one_spaced
-from ctx_vector.experiments.significance import compare_all
 from ctx_vector.experiments.vector_file import VectorFile
 from ctx_vector.sentences import sentences
 

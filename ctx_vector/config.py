@@ -262,6 +262,11 @@ class ContextConfig:
                 shown[name] = str(known or type(value).__qualname__)
         return shown
 
+    def changes(self) -> dict[str, Any]:
+        """Return the fields that differ from the defaults, with their values in `to_dict`."""
+        default, own = type(self)().to_dict(), self.to_dict()
+        return {name: value for name, value in own.items() if value != default[name]}
+
     @property
     def hash(self) -> str:
         """A digest of all fields (16 hex digits), the same in every process; equal configs have equal digests."""

@@ -15,9 +15,9 @@ from lab_help import write_beir
 
 from ctx_vector.errors import OptionalDependencyError
 from ctx_vector.experiments import Arm, plots, read_dataset, run_experiment
+from ctx_vector.experiments.comparison import compare_all
 from ctx_vector.experiments.report import render, write_report
 from ctx_vector.experiments.result import BINS, Scores
-from ctx_vector.experiments.significance import compare_all
 
 NASTY = "<script>alert('x')</script> $甲$ & \"b\""
 

@@ -13,8 +13,9 @@ from ctx_vector import ContextConfig
 from ctx_vector.cli.inputs import read_config
 from ctx_vector.errors import InputError
 from ctx_vector.experiments import Dataset, Document, Query, read_dataset
-from ctx_vector.experiments.significance import needed
-from ctx_vector.experiments.tuning import KNOBS, Knob, default_knobs, needed_queries, tune
+from ctx_vector.experiments.knobs import KNOBS, Knob, default_knobs
+from ctx_vector.experiments.power import needed
+from ctx_vector.experiments.tuning import needed_queries, tune
 
 __all__ = ["quiet_logs"]
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ctx_vector.errors import InputError, OptionalDependencyError
-from ctx_vector.experiments import significance as sig
-from ctx_vector.experiments.significance import compare_all, holm, needed, paired, power, resamples_for, smallest_effect
+from ctx_vector.experiments.comparison import compare_all, holm, resamples_for
+from ctx_vector.experiments.power import needed, power, smallest_effect
+from ctx_vector.experiments.significance import paired
 
 RECALLS = np.array([0, 0.25, 1 / 3, 0.5, 2 / 3, 1])
 
@@ -376,4 +377,4 @@ def test_wrong_groups_are_named():
 def test_without_scipy_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "scipy.stats", None)
     with pytest.raises(OptionalDependencyError, match=r"pip install 'ctx_vector\[lab\]'"):
-        sig.paired([1.0, 2.0], [0.0, 1.0])
+        paired([1.0, 2.0], [0.0, 1.0])

@@ -19,17 +19,18 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from ctx_vector.adapters.shared import Chooser, hit_metadata, known_score, missing
+from ctx_vector.adapters.shared import hit_metadata, known_score, missing
 
 try:
     from langchain_core.chat_history import BaseChatMessageHistory
     from langchain_core.documents import BaseDocumentCompressor, Document
     from langchain_core.messages import BaseMessage, convert_to_openai_messages, message_to_dict, messages_from_dict
     from langchain_core.retrievers import BaseRetriever
-    from pydantic import ConfigDict, Field, PrivateAttr
+    from pydantic import ConfigDict, Field
 except ModuleNotFoundError as error:
     raise missing(error, "langchain_core", "langchain") from None
 
+from ctx_vector.adapters.chooser_fields import ChooserFields
 from ctx_vector.errors import CtxVectorError
 from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.memory import Memory
@@ -135,7 +136,7 @@ class CtxVectorChatMessageHistory(BaseChatMessageHistory):
                     self.memory.remove(row.id)
 
 
-class CtxVectorCompressor(BaseDocumentCompressor):
+class CtxVectorCompressor(ChooserFields, BaseDocumentCompressor):
     """Keeps, of documents from any retriever, the most relevant that fit `max_tokens` together.
 
     Documents under `min_relevance` are left out; at most one is shortened, by whole sentences where possible
@@ -143,27 +144,6 @@ class CtxVectorCompressor(BaseDocumentCompressor):
     """
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    max_tokens: int = Field(2000, ge=1)
-    min_relevance: float = Field(0.1, ge=0, le=1)
-    top_n: int | None = Field(None, ge=1)
-    shorten: bool = True
-    strategy: Any = "cosine"
-    tokenizer: Any = "cl100k_base"
-    encoder: Any = None
-    _chooser: Chooser = PrivateAttr()
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Make what chooses."""
-        self._chooser = Chooser(
-            self.max_tokens,
-            self.min_relevance,
-            self.top_n,
-            shorten=self.shorten,
-            strategy=self.strategy,
-            tokenizer=self.tokenizer,
-            encoder=self.encoder,
-        )
 
     def compress_documents(self, documents: Sequence[Document], query: str, callbacks: Any = None) -> list[Document]:
         """Return what is kept, best first; the documents given are not changed."""

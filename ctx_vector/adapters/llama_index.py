@@ -15,7 +15,7 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from ctx_vector.adapters.shared import Chooser, hit_metadata, known_score, missing
+from ctx_vector.adapters.shared import hit_metadata, known_score, missing
 
 try:
     from llama_index.core.base.base_retriever import BaseRetriever
@@ -23,10 +23,11 @@ try:
     from llama_index.core.memory import BaseMemoryBlock
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
     from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, TextNode
-    from pydantic import Field, PrivateAttr
+    from pydantic import Field
 except ModuleNotFoundError as error:
     raise missing(error, "llama_index", "llama-index") from None
 
+from ctx_vector.adapters.chooser_fields import ChooserFields
 from ctx_vector.escaping import FIXED_LABELS, escape, normalise
 from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.memory import Memory
@@ -84,34 +85,12 @@ class CtxVectorRetriever(BaseRetriever):
         return await asyncio.to_thread(self._retrieve, query_bundle)
 
 
-class CtxVectorPostprocessor(BaseNodePostprocessor):
+class CtxVectorPostprocessor(ChooserFields, BaseNodePostprocessor):
     """Keeps, of nodes from any retriever, the most relevant that fit `max_tokens` together; sets their scores.
 
     Nodes under `min_relevance` are left out; at most one is shortened, into a copy (`shorten=False`: none). At most
     `top_n` are kept.
     """
-
-    max_tokens: int = Field(2000, ge=1)
-    min_relevance: float = Field(0.1, ge=0, le=1)
-    top_n: int | None = Field(None, ge=1)
-    shorten: bool = True
-    strategy: Any = "cosine"
-    tokenizer: Any = "cl100k_base"
-    encoder: Any = None
-    _chooser: Chooser = PrivateAttr()
-
-    def model_post_init(self, context: Any, /) -> None:
-        """Make what chooses."""
-        super().model_post_init(context)
-        self._chooser = Chooser(
-            self.max_tokens,
-            self.min_relevance,
-            self.top_n,
-            shorten=self.shorten,
-            strategy=self.strategy,
-            tokenizer=self.tokenizer,
-            encoder=self.encoder,
-        )
 
     @classmethod
     def class_name(cls) -> str:

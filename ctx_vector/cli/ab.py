@@ -216,19 +216,9 @@ def read_base(path: str | None, given: Sequence[str]) -> Any:
 
 def read_given(path: str | None, given: Sequence[str]) -> dict[str, Any]:
     """Return the fields that were given: those of a file that differ from the defaults, then --set."""
-    from dataclasses import fields
-
     from ctx_vector.cli.inputs import read_config
-    from ctx_vector.config import ContextConfig
 
-    changes: dict[str, Any] = {}
-    if path is not None:
-        read, default = read_config(path, {}), ContextConfig()
-        changes = {
-            item.name: getattr(read, item.name)
-            for item in fields(read)
-            if getattr(read, item.name) != getattr(default, item.name)
-        }
+    changes = {} if path is None else read_config(path, {}).changes()
     for text in given:
         changes |= read_changes(text, "--set")
     return changes

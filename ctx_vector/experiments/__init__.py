@@ -15,7 +15,8 @@
     runner        arms x queries x budgets -> Report (result)
     report        a page with plots; tuning: settings found on a part of the queries
     online        a test in use, with feedback from the audit
-    significance  tests, intervals, corrections, power, verdicts in words; headlines: what is said first
+    comparison    arms against the first, corrected together, verdicts in words; headlines: what is said first
+    significance  one pair of series: test, interval, effect size (resampling); unpaired: of two arms; power
 
 Nothing of the package imports this. It needs the extra `lab`: pip install 'ctx_vector[lab]'
 """

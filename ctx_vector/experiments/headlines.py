@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ctx_vector.experiments.significance import BETTER, UNSHOWN, WORSE, Comparison
+from ctx_vector.experiments.comparison import BETTER, UNSHOWN, WORSE, Comparison
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,18 +25,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ctx_vector.errors import InputError
+from ctx_vector.experiments.comparison import BETTER, UNSHOWN, WORSE, holm, seed_of
+from ctx_vector.experiments.power import smallest_effect
+from ctx_vector.experiments.resampling import ALPHA, RESAMPLES, load_scipy
 from ctx_vector.experiments.runner import Arm
-from ctx_vector.experiments.significance import (
-    ALPHA,
-    BETTER,
-    RESAMPLES,
-    UNSHOWN,
-    WORSE,
-    holm,
-    load_scipy,
-    seed_of,
-)
-from ctx_vector.experiments.unpaired import Unpaired, sessions_needed, smallest_effect, unpaired
+from ctx_vector.experiments.unpaired import Unpaired, sessions_needed, unpaired
 
 if TYPE_CHECKING:
     from ctx_vector.audit import AuditLog
@@ -62,15 +55,36 @@ class ArmState:
 
 @dataclass(frozen=True, slots=True)
 class OnlineComparison:
-    """One arm against the first, at the planned size, corrected for all arms."""
+    """One arm against the first, at the planned size, corrected for a `family` of them.
+
+    `smallest` is the smallest difference that so many sessions show with 80 % power, None when no size would.
+    """
 
     arm: str
     against: str
     found: Unpaired
     p_holm: float
-    smallest: float
+    family: int
+    smallest: float | None
     verdict: str
-    words: str
+    alpha: float
+
+    @property
+    def words(self) -> str:
+        """The verdict in a sentence, with its figures."""
+        found = self.found
+        corrected = f" after correction for {self.family} comparisons" if self.family > 1 else ""
+        figures = (
+            f"{found.mean:.3f} against {found.baseline:.3f}, {found.difference:+.3f} ({100 * (1 - self.alpha):g} % "
+            f"interval {found.low:+.3f} to {found.high:+.3f}, p = {self.p_holm:.2g}{corrected}), {found.count} "
+            "sessions each"
+        )
+        if self.verdict != UNSHOWN:
+            return f"{self.arm} is {self.verdict} than {self.against}: {figures}."
+        text = f"No difference between {self.arm} and {self.against} is shown: {figures}."
+        return (
+            text if self.smallest is None else f"{text} One of {self.smallest:.3f} or more would be found 4 times in 5."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +131,7 @@ class OnlineResult:
                     "p": round(one.found.p, 6),
                     "p_holm": round(one.p_holm, 6),
                     "effect_d": None if one.found.effect is None else round(one.found.effect, 6),
-                    "smallest_detectable": round(one.smallest, 6),
+                    "smallest_detectable": None if one.smallest is None else round(one.smallest, 6),
                     "verdict": one.verdict,
                     "words": one.words,
                 }
@@ -242,24 +256,9 @@ class OnlineTest:
             verdict = UNSHOWN
             if corrected[arm] <= self._alpha:
                 verdict = BETTER if one.difference > 0 else WORSE
-            smallest = effect * one.deviation
-            words = self._words(arm, one, corrected[arm], smallest, verdict, len(found))
-            made.append(OnlineComparison(arm, base, one, corrected[arm], smallest, verdict, words))
+            smallest = None if effect is None else effect * one.deviation
+            made.append(OnlineComparison(arm, base, one, corrected[arm], len(found), smallest, verdict, self._alpha))
         return tuple(made)
-
-    def _words(self, arm: str, found: Unpaired, p: float, smallest: float, verdict: str, family: int) -> str:
-        base = self._names[0]
-        corrected = f" after correction for {family} comparisons" if family > 1 else ""
-        figures = (
-            f"{found.mean:.3f} against {found.baseline:.3f}, {found.difference:+.3f} ({100 * (1 - self._alpha):g} % "
-            f"interval {found.low:+.3f} to {found.high:+.3f}, p = {p:.2g}{corrected}), {self.planned} sessions each"
-        )
-        if verdict != UNSHOWN:
-            return f"{arm} is {verdict} than {base}: {figures}."
-        return (
-            f"No difference between {arm} and {base} is shown: {figures}. One of {smallest:.3f} or more would be found "
-            "4 times in 5."
-        )
 
     def _warnings(self, states: Sequence[ArmState]) -> tuple[str, ...]:
         """Return doubts: arms that got another share of sessions than they should, or hear back at different rates."""

@@ -16,9 +16,10 @@ import numpy as np
 
 from ctx_vector.errors import OptionalDependencyError
 from ctx_vector.experiments import plots
+from ctx_vector.experiments.comparison import UNSHOWN, Comparison
 from ctx_vector.experiments.metrics import TITLES
 from ctx_vector.experiments.result import Report
-from ctx_vector.experiments.significance import UNSHOWN, Comparison, mean_interval
+from ctx_vector.experiments.significance import mean_interval
 
 _TEMPLATE: Final = "report.html.j2"
 

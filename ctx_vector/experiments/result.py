@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ctx_vector.errors import InputError
+from ctx_vector.experiments.comparison import Comparison
 from ctx_vector.experiments.dataset import Query
 from ctx_vector.experiments.headlines import Headline, headlines
 from ctx_vector.experiments.metrics import mean, percentiles
-from ctx_vector.experiments.significance import Comparison
 
 BINS: Final = 100
 READ: Final = 10  # winners and losers of each arm in the JSON

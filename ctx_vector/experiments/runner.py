@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,11 +27,12 @@ from ctx_vector.builder import ContextBuilder
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.experiments.bench import Bench, Recorder, Setup
+from ctx_vector.experiments.comparison import compare_all, resamples_for
 from ctx_vector.experiments.corpus import KINDS
 from ctx_vector.experiments.dataset import Dataset
 from ctx_vector.experiments.metrics import SMALL_IS_BETTER
+from ctx_vector.experiments.resampling import ALPHA, RESAMPLES, load_scipy
 from ctx_vector.experiments.result import ArmNote, DataNote, Report, repeats, shown
-from ctx_vector.experiments.significance import ALPHA, RESAMPLES, Comparison, compare_all, load_scipy, resamples_for
 
 if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
@@ -134,9 +135,11 @@ def run_experiment(
                 Setup(arm.name, corpora[arm.chunk_tokens], config) for arm, config in zip(arms, configs, strict=True)
             ]
             recorder.run(bench.queries_of(collection), setups, tell)
-        made = _made(bench, base, seed, resamples, alpha, resample)
+        made = _made(bench, base, seed=seed, resamples=resamples, alpha=alpha, resample=resample)
     comparing = time.perf_counter()
-    comparisons = _compare(dataset, arms, sizes, recorder.values, tested, resample, seed, resamples, alpha, tell)
+    family = _family(dataset, sizes, recorder.values, tested, by_group=resample == "groups")
+    tell("comparing", 0, len(family))
+    comparisons = compare_all(family, seed=seed, resamples=resamples, alpha=alpha, small_is_better=SMALL_IS_BETTER)
     made["resamples"] = resamples_for(len(comparisons), resamples, alpha)
     ended = time.perf_counter()
     return Report(
@@ -145,7 +148,7 @@ def run_experiment(
             dataset.skipped, bench.kind,
         ),
         arms=tuple(
-            ArmNote(arm.name, config.hash, _differences(config), arm.chunk_tokens)
+            ArmNote(arm.name, config.hash, config.changes(), arm.chunk_tokens)
             for arm, config in zip(arms, configs, strict=True)
         ),
         budgets=sizes,
@@ -183,48 +186,41 @@ def _check(arms: Sequence[Arm], budgets: Sequence[int], kind: str, resample: str
     return tuple(sorted(set(budgets)))
 
 
-def _compare(
+def _family(
     dataset: Dataset,
-    arms: Sequence[Arm],
     budgets: Sequence[int],
     values: Mapping[str, Mapping[str, Any]],
     tested: Sequence[str],
-    resample: str,
-    seed: int,
-    resamples: int,
-    alpha: float,
-    tell: Progress,
-) -> list[Comparison]:
-    base = arms[0].name
+    *,
+    by_group: bool,
+) -> dict[tuple[str, str, str], Any]:
+    """Return what `compare_all` compares: each arm with the first of `values`, in every metric that is tested."""
+    base, *others = values
     unknown = [name for name in tested if not any(key.split("@")[0] == name or key == name for key in values[base])]
     if unknown:
         raise InputError(f"tested: there is no metric {unknown[0]!r}; choose from {', '.join(sorted(values[base]))}")
     groups = [query.group for query in dataset.queries]
     again = repeats([dataset.grades(query) for query in dataset.queries], budgets)
     family: dict[tuple[str, str, str], Any] = {}
-    for arm in arms[1:]:
+    for arm in others:
         for metric in values[base]:
             if metric not in tested and metric.split("@")[0] not in tested:
                 continue
             if again.get(metric, "").split("@")[0] in tested:
                 continue  # the same values once more, which would only cost the correction
-            ours, theirs = values[arm.name][metric], values[base][metric]
+            ours, theirs = values[arm][metric], values[base][metric]
             known = ~(np.isnan(ours) | np.isnan(theirs))
             if known.sum() < 2:
                 continue
-            of = [group for group, fine in zip(groups, known, strict=True) if fine] if resample == "groups" else None
+            of = [group for group, fine in zip(groups, known, strict=True) if fine] if by_group else None
             if of is None or len(set(of)) > 1:
-                family[arm.name, base, metric] = (ours[known], theirs[known], of)
-    tell("comparing", 0, len(family))
-    return compare_all(family, seed=seed, resamples=resamples, alpha=alpha, small_is_better=SMALL_IS_BETTER)
+                family[arm, base, metric] = (ours[known], theirs[known], of)
+    return family
 
 
-def _differences(config: ContextConfig) -> dict[str, Any]:
-    default, shown_ = ContextConfig().to_dict(), config.to_dict()
-    return {item.name: shown_[item.name] for item in fields(config) if shown_[item.name] != default[item.name]}
-
-
-def _made(bench: Bench, base: ContextConfig, seed: int, resamples: int, alpha: float, resample: str) -> dict[str, Any]:
+def _made(
+    bench: Bench, base: ContextConfig, *, seed: int, resamples: int, alpha: float, resample: str
+) -> dict[str, Any]:
     from ctx_vector import __version__
     from ctx_vector.calibration import load_calibration
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,11 +34,14 @@ from ctx_vector.experiments.bench import (
     fixed_tokens,
     items_of,
 )
+from ctx_vector.experiments.comparison import BETTER, UNSHOWN, WORSE
 from ctx_vector.experiments.dataset import Dataset, Query
+from ctx_vector.experiments.knobs import Knob, default_knobs, even_points, space
 from ctx_vector.experiments.metrics import context_metrics
+from ctx_vector.experiments.power import needed, smallest_effect
+from ctx_vector.experiments.resampling import ALPHA, RESAMPLES
 from ctx_vector.experiments.result import Report
 from ctx_vector.experiments.runner import LIFTED, Arm, run_experiment
-from ctx_vector.experiments.significance import ALPHA, BETTER, RESAMPLES, WORSE, needed, smallest_effect
 
 if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
@@ -49,67 +52,6 @@ LEAST_TRAIN: Final = 40  # queries to search with
 SHARE: Final = 0.4  # of the queries, to search with
 TRIALS: Final = 60
 DEFAULT, TUNED = "default", "tuned"
-
-
-@dataclass(frozen=True, slots=True)
-class Knob:
-    """A setting that can be tuned: a range of numbers, or choices.
-
-    `log` searches the range by factors. `whole` numbers are integers. Values are rounded to two significant digits, so
-    that a settings file can be read.
-    """
-
-    low: float = 0.0
-    high: float = 1.0
-    log: bool = False
-    whole: bool = False
-    choices: tuple[Any, ...] = ()
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        """The range in which the optimiser moves."""
-        if self.choices:
-            return 0.0, float(len(self.choices) - 1)
-        return (math.log10(self.low), math.log10(self.high)) if self.log else (self.low, self.high)
-
-    @property
-    def integral(self) -> bool:
-        """Whether the optimiser moves in whole steps."""
-        return bool(self.choices) or (self.whole and not self.log)
-
-    def value(self, place: float) -> Any:
-        """Return the setting at a place of the range."""
-        if self.choices:
-            return self.choices[round(place)]
-        number = min(self.high, max(self.low, 10**place if self.log else place))
-        if self.whole:
-            return round(number)
-        return float(f"{number:.2g}")
-
-    def place(self, value: Any) -> float:
-        """Return where a setting is in the range; the nearest place when it is outside."""
-        if self.choices:
-            return float(self.choices.index(value)) if value in self.choices else 0.0
-        number = min(self.high, max(self.low, self.high if value is None else float(value)))
-        return math.log10(number) if self.log else number
-
-
-KNOBS: Final[Mapping[str, Knob]] = {
-    "recency_weight": Knob(0.0, 0.6),
-    "recency_decay": Knob(0.001, 1.0, log=True),
-    "recency_floor": Knob(0.0, 1.0),
-    "min_relevance": Knob(0.0, 0.6),
-    "knowledge_min_score": Knob(0.0, 0.6),
-    "knowledge_limit": Knob(2, 100, log=True, whole=True),
-    "memory_limit": Knob(5, 500, log=True, whole=True),
-    "mmr_lambda": Knob(0.3, 1.0),
-    "fill": Knob(choices=("skip", "stop")),
-    "strategy": Knob(choices=("cosine", "hybrid", "hybrid_rrf", "bm25", "cosine_raw")),
-    "rerank": Knob(choices=(None, "late")),
-    "rerank_depth": Knob(10, 100, log=True, whole=True),
-    "rerank_weight": Knob(0.0, 1.0),
-    "chunk_tokens": Knob(choices=(64, 96, 128, 160, 224, 320)),
-}
 
 
 @dataclass(frozen=True)
@@ -143,7 +85,7 @@ class Tuned:
         verdicts = [one.verdict for one in self.report.comparisons]
         if WORSE in verdicts:
             return WORSE
-        return BETTER if BETTER in verdicts else "no difference shown"
+        return BETTER if BETTER in verdicts else UNSHOWN
 
     def words(self) -> list[str]:
         """Return what was found, in sentences."""
@@ -194,14 +136,6 @@ class Tuned:
         }
 
 
-def default_knobs(dataset: Dataset) -> list[str]:
-    """Return what is worth tuning on a data set: recency where documents have times, floors and limits."""
-    dated = len({document.timestamp for document in dataset.documents}) > 1
-    memories = dataset.is_conversation or any(d.metadata.get("memory_type") for d in dataset.documents)
-    found = ["recency_weight", "recency_decay", "recency_floor"] if dated else []
-    return [*found, "min_relevance", *(["memory_limit"] if memories else ["knowledge_limit", "knowledge_min_score"])]
-
-
 def needed_queries(share: float = SHARE, effect: float = EFFECT) -> int:
     """Return how many queries tuning takes: enough to search with, and enough held out to show such an effect."""
     held_out = needed(effect)
@@ -233,7 +167,7 @@ def tune(
     `effect`, saying how many it takes; for wrong arguments too.
     """
     names = list(knobs) if knobs is not None else default_knobs(dataset)
-    space = _space(names, dataset)
+    knobs_by_name = space(names, dataset)
     _check_amount(dataset, share, effect)
     if trials < 8:
         raise InputError(f"trials: expected >= 8, got {trials}")
@@ -248,7 +182,7 @@ def tune(
     start = (base or ContextConfig()).with_(reserve_ratio=0.0)
     tell = progress or (lambda what, done, total: None)
     with Bench(first, start, encoder=encoder, cache=cache, kind=kind, tell=tell) as bench:
-        goal = _Goal(bench, start, space, metric, tuple(sorted(set(budgets))), trials, tell)
+        goal = _Goal(bench, start, knobs_by_name, metric, tuple(sorted(set(budgets))), trials, tell)
         goal.search(seed)
     changes, value = goal.best
     chunk_tokens = changes.get("chunk_tokens")
@@ -281,30 +215,8 @@ def tune(
         metric=metric,
         budgets=tuple(sorted(set(budgets))),
         report=report,
-        kept=_given(base),
+        kept=base.changes() if base is not None else {},
     )
-
-
-def _given(base: ContextConfig | None) -> dict[str, Any]:
-    """Return the fields of the base that differ from the defaults, for the settings file."""
-    if base is None:
-        return {}
-    default, shown = ContextConfig().to_dict(), base.to_dict()
-    return {item.name: shown[item.name] for item in fields(base) if shown[item.name] != default[item.name]}
-
-
-def _space(names: Sequence[str], dataset: Dataset) -> dict[str, Knob]:
-    if not names or len(set(names)) < len(names):
-        raise InputError(f"knobs: expected one or more different names, got {', '.join(names) or 'none'}")
-    for name in names:
-        if name not in KNOBS:
-            raise InputError(f"knobs: expected some of {', '.join(KNOBS)}, got {name!r}")
-    if "chunk_tokens" in names and dataset.knowledge is not None:
-        raise InputError(
-            f"knobs: chunk_tokens cannot be tuned on the knowledge base {dataset.knowledge}, whose passages are made; "
-            "index the documents into several folders with --chunk-tokens, and compare those"
-        )
-    return {name: KNOBS[name] for name in names}
 
 
 def _check_amount(dataset: Dataset, share: float, effect: float) -> None:
@@ -366,7 +278,7 @@ class _Goal:
             [knob.bounds for knob in knobs],
             integrality=[knob.integral for knob in knobs],
             x0=[knob.place(shown.get(name)) for name, knob in self._space.items()],
-            init=_sobol(knobs, people, seed),
+            init=even_points(knobs, people, seed),
             maxiter=max(0, self._most // people - 1),
             popsize=people,
             polish=False,
@@ -414,15 +326,3 @@ class _Goal:
             built = ample.assemble(query.text, max_tokens=RANKING_TOKENS, now=setup.corpus.present(query))
             self._fixed[query.id] = fixed_tokens(built)
         return self._fixed[query.id]
-
-
-def _sobol(knobs: Sequence[Knob], count: int, seed: int) -> Any:
-    """Return (count, knobs) points that fill the space evenly."""
-    from scipy.stats import qmc
-
-    points = qmc.Sobol(len(knobs), rng=np.random.default_rng(seed)).random(count)
-    lows, highs = zip(*(knob.bounds for knob in knobs), strict=True)
-    spread = np.asarray(lows) + points * (np.asarray(highs) - np.asarray(lows))
-    whole = [knob.integral for knob in knobs]
-    spread[:, whole] = np.rint(spread[:, whole])
-    return spread
