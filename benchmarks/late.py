@@ -27,11 +27,10 @@ from bilingual import own, table
 from common import hardware, write_result
 
 from ctx_vector import KnowledgeBase, load_encoder
-from ctx_vector.calibration import cards_folder
-from ctx_vector.calibration_measure import background
 from ctx_vector.hits import embedded_texts
 from ctx_vector.late import LateScorer
 from ctx_vector.late_map import load_late_map
+from ctx_vector.measurements import background
 from ctx_vector.rerank import DEPTH, WEIGHT, fuse
 from ctx_vector.stages import Candidates, Encoder, Query
 
@@ -86,7 +85,7 @@ def gains(encoder: Encoder, scorer: LateScorer) -> dict[str, object]:
 def main() -> None:
     encoder = load_encoder()
     late_map = load_late_map(encoder)
-    rows = background(cards_folder())
+    rows = background()
     texts = [f"{one[language]}\n{other[language]}" for language in ("en", "zh") for one, other in pairwise(rows)]
     counts = dict(zip(texts, encoder.count_tokens(texts), strict=True))
     texts = [text for text in texts if 130 <= counts[text] <= 190]

@@ -35,11 +35,11 @@ from bilingual import SHARED, Task, own, xquad
 from common import hardware, write_result
 
 from ctx_vector import KnowledgeBase, load_encoder
-from ctx_vector.calibration import cards_folder
-from ctx_vector.calibration_measure import background, points_of
+from ctx_vector.calibration_measure import points_of
 from ctx_vector.encoders import CachedEncoder
 from ctx_vector.hits import embedded_texts
 from ctx_vector.languages import LANGUAGES, cohort, language_of
+from ctx_vector.measurements import background
 from ctx_vector.relevance_map import OTHER_LANGUAGE, seen_from
 from ctx_vector.rerank import WEIGHT, fuse
 
@@ -211,7 +211,7 @@ def main() -> None:
     options = parser.parse_args()
     tokens = Tokens()
     encoder = CachedEncoder(tokens.encoder)
-    rows = background(cards_folder())[::3]
+    rows = background()[::3]
     asked: list[Asked] = []
     texts: dict[str, tuple[str, str]] = {}  # key -> (language, text as it is encoded)
     with tempfile.TemporaryDirectory() as temporary:

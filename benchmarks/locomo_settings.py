@@ -42,9 +42,10 @@ from common import RESULTS, write_result
 from locomo import BUDGETS, MODES, SETS, named, read, recall, remember
 
 from ctx_vector import ContextBuilder, ContextConfig, MemoryTool, TokenCounter, load_encoder
-from ctx_vector.calibration import KEYWORD_WEIGHT, Calibration, cards_folder
-from ctx_vector.calibration_measure import background, common_terms, measure
+from ctx_vector.calibration import KEYWORD_WEIGHT, Calibration
+from ctx_vector.calibration_measure import common_terms, measure
 from ctx_vector.encoders import CachedEncoder
+from ctx_vector.measurements import background
 from ctx_vector.memory import FILE_NAME, Memory
 from ctx_vector.memory_rows import MIGRATIONS
 from ctx_vector.memory_view import MemoryView, check_memory_model, load_view
@@ -83,7 +84,7 @@ class Maker:
     def __init__(self, folder: Path) -> None:
         self.encoder = CachedEncoder(load_encoder())
         self._folder = folder
-        self._background = background(cards_folder())
+        self._background = background()
         self._common = {stem_key(word): share for word, share in common_terms(self._background, words).items()}
         self._calibrations: dict[float, Calibration] = {}
 

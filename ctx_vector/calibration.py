@@ -49,7 +49,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,7 +58,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ctx_vector.errors import ModelError
 from ctx_vector.languages import LANGUAGES, cohort, language_of
-from ctx_vector.relevance_map import HybridMap, PairMap, least_excess, relevance_at, seen_from, share_of, slopes
+from ctx_vector.measurements import measured_path, readable, shipped_path
+from ctx_vector.relevance_map import (
+    HybridMap,
+    PairMap,
+    least_excess,
+    pair_key,
+    pairs_from_dict,
+    pairs_to_dict,
+    relevance_at,
+    seen_from,
+    share_of,
+    slopes,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,8 +79,6 @@ if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
 
 F = TypeVar("F", bound="np.floating[Any]")
-
-_log = logging.getLogger("ctx_vector.calibration")
 
 QUERY_SHARE: Final = 0.7
 TEXT_SHARE: Final = 0.5
@@ -187,8 +196,8 @@ class Calibration:
         return {
             "model": self.model,
             "formula": FORMULA,
-            "pairs": _pairs_to_dict(self.pairs),
-            "centred": _pairs_to_dict(self.centred),
+            "pairs": pairs_to_dict(self.pairs),
+            "centred": pairs_to_dict(self.centred),
             "hybrid": _hybrid_to_dict(self.hybrid),
             "hybrid_centred": _hybrid_to_dict(self.hybrid_centred),
             "report": self.report,
@@ -206,8 +215,8 @@ class Calibration:
                 raise ValueError(f"measured for formula {values.get('formula', 1)}, needed is {FORMULA}")
             found = cls(
                 model=values["model"],
-                pairs=_pairs_from_dict(values["pairs"]),
-                centred=_pairs_from_dict(values["centred"]),
+                pairs=pairs_from_dict(values["pairs"]),
+                centred=pairs_from_dict(values["centred"]),
                 hybrid=_hybrid_from_dict(values["hybrid"]),
                 hybrid_centred=_hybrid_from_dict(values["hybrid_centred"]),
                 report=values["report"],
@@ -350,19 +359,8 @@ def lost(common: NDArray[F], own: bool | NDArray[np.bool_]) -> NDArray[F]:
     return found
 
 
-def _pairs_to_dict(pairs: dict[tuple[str, str], PairMap]) -> dict[str, list[float]]:
-    return {
-        f"{asked}-{said}": [round(value, 7) for value in (pair.unrelated, pair.line, pair.match, pair.high)]
-        for (asked, said), pair in pairs.items()
-    }
-
-
-def _pairs_from_dict(values: dict[str, list[float]]) -> dict[tuple[str, str], PairMap]:
-    return {_pair_key(key): PairMap(*map(float, points)) for key, points in values.items()}
-
-
 def _hybrid_to_dict(maps: dict[tuple[str, str], HybridMap]) -> dict[str, list[float]]:
-    points = _pairs_to_dict({pair: both.points for pair, both in maps.items()})
+    points = pairs_to_dict({pair: both.points for pair, both in maps.items()})
     return {
         f"{asked}-{said}": [round(both.unit, 7), round(both.weight, 7), *points[f"{asked}-{said}"]]
         for (asked, said), both in maps.items()
@@ -371,7 +369,7 @@ def _hybrid_to_dict(maps: dict[tuple[str, str], HybridMap]) -> dict[str, list[fl
 
 def _hybrid_from_dict(values: dict[str, list[float]]) -> dict[tuple[str, str], HybridMap]:
     return {
-        _pair_key(key): HybridMap(float(unit), float(weight), PairMap(*map(float, points)))
+        pair_key(key): HybridMap(float(unit), float(weight), PairMap(*map(float, points)))
         for key, (unit, weight, *points) in values.items()
     }
 
@@ -382,24 +380,10 @@ def _vectors(values: dict[str, list[float]]) -> dict[str, NDArray[np.float32]]:
     return {name: np.asarray(row, np.float32) for name, row in values.items()}
 
 
-def _pair_key(key: str) -> tuple[str, str]:
-    asked, said = key.split("-")
-    return asked, said
-
-
-def cards_folder() -> Path:
-    """Return the folder with cards, background and calibrations: in the package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    installed = package / "_models"
-    return installed if installed.is_dir() else package.parent / "models"
-
-
 def calibration_path(encoder: Encoder) -> Path:
     """Return where a calibration measured on this machine is kept: by fingerprint, in the user's cache folder."""
-    from platformdirs import user_cache_path
-
     digest = hashlib.blake2b(encoder.fingerprint.encode(), digest_size=8).hexdigest()
-    return Path(user_cache_path("ctx_vector")) / "calibration" / f"{digest}.json"
+    return measured_path(f"{digest}.json")
 
 
 def load_calibration(encoder: Encoder) -> Calibration:
@@ -418,15 +402,6 @@ def load_calibration(encoder: Encoder) -> Calibration:
 
 def known_calibration(encoder: Encoder) -> Calibration | None:
     """Return the calibration of an encoder that is shipped, or was measured before; None when there is none."""
-    shipped = cards_folder() / "calibration" / f"{Path(encoder.name).name}.json"
-    for path in (calibration_path(encoder), shipped):
-        try:
-            found = Calibration.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError, ModelError) as error:
-            _log.warning("the calibration %s cannot be read (%s); leaving it out", path.name, error)
-            continue
-        if found.passages[LANGUAGES[0]].size == encoder.dim:
-            return found
-    return None
+    paths = calibration_path(encoder), shipped_path(f"{Path(encoder.name).name}.json")
+    fitting = (found for found in readable(paths, Calibration.from_dict) if found.dim == encoder.dim)
+    return next(fitting, None)

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import os
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.calibration import KEYWORD_WEIGHT, QUERY_SHARE, Calibration, calibration_path, cards_folder, lost
-from ctx_vector.errors import ModelError
+from ctx_vector import measurements
+from ctx_vector.calibration import KEYWORD_WEIGHT, QUERY_SHARE, Calibration, calibration_path, lost
 from ctx_vector.keywords import Keywords, Terms
 from ctx_vector.languages import LANGUAGES
 from ctx_vector.relevance_map import HybridMap, PairMap
@@ -25,8 +20,6 @@ if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
 
 LEAST_COMMON: Final = 0.02  # of ordinary texts have a term for it to be kept
-
-_log = logging.getLogger("ctx_vector.calibration")
 
 
 def measure(encoder: Encoder, rows: Sequence[dict[str, str]], keyword_weight: float = KEYWORD_WEIGHT) -> Calibration:
@@ -165,41 +158,11 @@ def _best_line(unrelated: NDArray[np.float64], matched: NDArray[np.float64]) -> 
     return float(places[best]), float(shares[best])
 
 
-def background(folder: Path) -> list[dict[str, str]]:
-    """Return the background rows of a models folder. Raises ModelError when there are none."""
-    rows = [
-        json.loads(line)
-        for path in sorted((folder / "background").glob("*.jsonl"))
-        for line in path.read_text(encoding="utf-8").splitlines()
-        if line.strip()
-    ]
-    if not rows:
-        raise ModelError(f"no calibration background in {folder / 'background'}; reinstall ctx_vector")
-    return rows
-
-
 def measure_and_keep(encoder: Encoder) -> Calibration:
     """Measure the calibration of an encoder on the shipped background, and keep it in the user's cache folder."""
-    _log.info("measuring the calibration of %s on the background; this happens once", encoder.name)
-    # as it will be read back, so that the first build scores exactly like all later ones
-    found = Calibration.from_dict(measure(encoder, background(cards_folder())).to_dict())
-    try:
-        keep(found, encoder)
-    except OSError as error:  # a read-only home costs the time again, and nothing else
-        _log.warning("the calibration cannot be kept (%s)", error)
-    return found
-
-
-def keep(found: Calibration, encoder: Encoder) -> Path:
-    """Write a calibration to the user's cache folder, at once and whole, and return where."""
-    path = calibration_path(encoder)
-    write_at_once(path, json.dumps(found.to_dict()))
-    return path
-
-
-def write_at_once(path: Path, text: str) -> None:
-    """Write a file so that there is never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
+    return measurements.measured(
+        calibration_path(encoder),
+        f"the calibration of {encoder.name}",
+        lambda: measure(encoder, measurements.background()).to_dict(),
+        Calibration.from_dict,
+    )

@@ -12,8 +12,6 @@ Nothing better judges a few dozen texts, and nothing is dearer: each pair is a r
 from __future__ import annotations
 
 import hashlib
-import json
-import logging
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector.calibration import cards_folder
+from ctx_vector import measurements
 from ctx_vector.errors import ConfigError, ModelError
 from ctx_vector.languages import LANGUAGES, cohort, language_of
-from ctx_vector.relevance_map import OTHER_LANGUAGE, PairMap, seen_from
+from ctx_vector.relevance_map import OTHER_LANGUAGE, PairMap, pairs_from_dict, pairs_to_dict, seen_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 
 _STEP: Final = 3  # every so many rows of the background
 _UNRELATED: Final = 3  # texts that a question does not ask for, of each language
-
-_log = logging.getLogger("ctx_vector.cross_encoder")
 
 
 class CrossEncoderScorer:
@@ -131,26 +127,14 @@ def measure(scorer: CrossEncoderScorer, rows: Sequence[Mapping[str, str]]) -> di
 
 def load_maps(scorer: CrossEncoderScorer) -> dict[tuple[str, str], PairMap]:
     """Return the maps of a cross-encoder, measured before or now."""
-    from platformdirs import user_cache_path
 
-    from ctx_vector.calibration_measure import background, write_at_once
+    def of(values: dict[str, list[float]]) -> dict[tuple[str, str], PairMap]:
+        maps = pairs_from_dict(values)
+        return {(asked, said): maps[asked, said] for asked in LANGUAGES for said in LANGUAGES}
 
-    path = Path(user_cache_path("ctx_vector")) / "calibration" / f"cross-{scorer.digest()}.json"
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        return {(asked, said): PairMap(*values[f"{asked}-{said}"]) for asked in LANGUAGES for said in LANGUAGES}
-    except FileNotFoundError:
-        pass
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        _log.warning("the calibration %s cannot be read (%s); measuring it anew", path.name, error)
-    _log.info("measuring the calibration of %s on the background; this happens once", scorer.name)
-    maps = measure(scorer, background(cards_folder())[::_STEP])
-    texts = {
-        f"{asked}-{said}": [found.unrelated, found.line, found.match, found.high]
-        for (asked, said), found in maps.items()
-    }
-    try:
-        write_at_once(path, json.dumps(texts))
-    except OSError as error:  # a read-only home costs the time again, and nothing else
-        _log.warning("the calibration cannot be kept (%s)", error)
-    return maps
+    def measure_anew() -> dict[str, list[float]]:
+        return pairs_to_dict(measure(scorer, measurements.background()[::_STEP]))
+
+    path = measurements.measured_path(f"cross-{scorer.digest()}.json")
+    known = next(measurements.readable([path], of), None)
+    return known or measurements.measured(path, f"the calibration of {scorer.name}", measure_anew, of)

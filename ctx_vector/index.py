@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 
 from ctx_vector.errors import StoreError
+from ctx_vector.whole_files import whole_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -228,9 +229,8 @@ def save_index(path: Path, index: FlatIndex | GraphIndex, label: dict[str, Any])
     header = json.dumps(label | {"kind": index.kind, "rows": len(index), "dim": index.dim}, sort_keys=True).encode()
     start = len(_MAGIC) + 4 + len(header)
     digest = hashlib.sha256()
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
-        with part.open("wb") as file:
+        with whole_file(path, "wb") as file:
             size = 0
 
             def put(data: bytes | memoryview) -> int:
@@ -246,9 +246,7 @@ def save_index(path: Path, index: FlatIndex | GraphIndex, label: dict[str, Any])
             faiss.write_index(index._index, faiss.PyCallbackIOWriter(put))
             file.flush()
             os.fsync(file.fileno())
-        part.replace(path)
     except OSError as error:
-        part.unlink(missing_ok=True)
         raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
     return size, digest.hexdigest()
 

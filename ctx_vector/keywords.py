@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector.calibration import cards_folder
 from ctx_vector.errors import InputError, ModelError
 from ctx_vector.languages import LANGUAGES, language_of
 from ctx_vector.relevance_map import PairMap
@@ -236,7 +235,9 @@ class KeywordFacts:
 @lru_cache(maxsize=1)
 def keyword_facts() -> KeywordFacts:
     """Return the shipped facts. Raises ModelError when the file is missing or broken."""
-    path = cards_folder() / "background" / FILE_NAME
+    from ctx_vector.model_store import registry_dir
+
+    path = registry_dir() / "background" / FILE_NAME
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         common = {stem_key(word): float(share) for word, share in values["common"].items()}

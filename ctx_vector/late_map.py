@@ -10,8 +10,6 @@ minute or so, and kept in the user's cache folder like its calibration.
 
 from __future__ import annotations
 
-import json
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector.calibration import calibration_path, cards_folder
+from ctx_vector import measurements
+from ctx_vector.calibration import calibration_path
 from ctx_vector.encoders import tokens_of
 from ctx_vector.errors import ModelError
 from ctx_vector.languages import LANGUAGES, cohort
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 
 USUAL_TOKENS: Final = 100
 SUFFIX: Final = ".late.json"
-
-_log = logging.getLogger("ctx_vector.late")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,28 +183,16 @@ def late_map_path(encoder: Encoder) -> Path:
 
 def load_late_map(encoder: Encoder) -> LateMap:
     """Return the map of an encoder: the one measured before, the shipped one of its card, else measure it now."""
-    shipped = cards_folder() / "calibration" / f"{Path(encoder.name).name}{SUFFIX}"
-    for path in (late_map_path(encoder), shipped):
-        try:
-            found = LateMap.from_dict(json.loads(path.read_text(encoding="utf-8")))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError, ModelError) as error:
-            _log.warning("the map %s cannot be read (%s); leaving it out", path.name, error)
-            continue
-        if found.dim == encoder.dim:
-            return found
-    return measure_and_keep(encoder)
+    paths = late_map_path(encoder), measurements.shipped_path(f"{Path(encoder.name).name}{SUFFIX}")
+    fitting = (found for found in measurements.readable(paths, LateMap.from_dict) if found.dim == encoder.dim)
+    return next(fitting, None) or measure_and_keep(encoder)
 
 
 def measure_and_keep(encoder: Encoder) -> LateMap:
     """Measure the map of an encoder on the shipped background, and keep it in the user's cache folder."""
-    from ctx_vector.calibration_measure import background, write_at_once
-
-    _log.info("measuring late interaction with %s on the background; this happens once", encoder.name)
-    found = LateMap.from_dict(measure(encoder, background(cards_folder())).to_dict())
-    try:
-        write_at_once(late_map_path(encoder), json.dumps(found.to_dict()))
-    except OSError as error:  # a read-only home costs the time again, and nothing else
-        _log.warning("the map of late interaction cannot be kept (%s)", error)
-    return found
+    return measurements.measured(
+        late_map_path(encoder),
+        f"late interaction with {encoder.name}",
+        lambda: measure(encoder, measurements.background()).to_dict(),
+        LateMap.from_dict,
+    )

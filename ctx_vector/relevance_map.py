@@ -8,6 +8,7 @@ cosines and keywords, of tokens (late_map.py), of what a cross-encoder says.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,3 +94,22 @@ def seen_from(relevance: NDArray[np.float64], share: Any) -> NDArray[np.float64]
 
     as_it_is = (relevance <= AT_LINE) | (share == 1.0)  # not times one, which would round
     return np.asarray(np.where(as_it_is, relevance, AT_LINE + (relevance - AT_LINE) * share))
+
+
+def pairs_to_dict(pairs: Mapping[tuple[str, str], PairMap]) -> dict[str, list[float]]:
+    """Return maps as JSON-ready values: the four numbers of each by ``query language-text language``."""
+    return {
+        f"{asked}-{said}": [round(value, 7) for value in (pair.unrelated, pair.line, pair.match, pair.high)]
+        for (asked, said), pair in pairs.items()
+    }
+
+
+def pairs_from_dict(values: Mapping[str, Sequence[float]]) -> dict[tuple[str, str], PairMap]:
+    """Return the maps again. Raises TypeError or ValueError for what is none."""
+    return {pair_key(key): PairMap(*map(float, points)) for key, points in values.items()}
+
+
+def pair_key(name: str) -> tuple[str, str]:
+    """Return the two languages of ``query language-text language``."""
+    asked, said = name.split("-")
+    return asked, said

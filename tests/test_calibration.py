@@ -15,10 +15,11 @@ import pytest
 
 from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, calibration, calibration_measure
 from ctx_vector.calibration import QUERY_SHARE, TEXT_SHARE, Calibration, load_calibration
-from ctx_vector.calibration_measure import background, measure
+from ctx_vector.calibration_measure import measure
 from ctx_vector.encoders import CachedEncoder
 from ctx_vector.errors import ModelError
 from ctx_vector.languages import LANGUAGES, language_of
+from ctx_vector.measurements import background
 from ctx_vector.relevance_map import AT_LINE, OTHER_LANGUAGE, PairMap
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -444,7 +445,7 @@ def test_a_broken_file_is_warned_of_and_measured_again(
     text = BROKEN[how](json.loads(path.read_text()))
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     encoder.encoded = 0
-    with caplog.at_level(logging.WARNING, "ctx_vector.calibration"):
+    with caplog.at_level(logging.WARNING, "ctx_vector.measurements"):
         again = load_calibration(encoder)
     assert encoder.encoded > 0 and again.hash == good.hash
     assert "cannot be read" in caplog.text and path.name in caplog.text
@@ -465,7 +466,7 @@ def test_a_cache_that_cannot_be_written_costs_only_time(
     blocker = tmp_path / "file"
     blocker.write_text("")
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: blocker / name)
-    with caplog.at_level(logging.WARNING, "ctx_vector.calibration"):
+    with caplog.at_level(logging.WARNING, "ctx_vector.measurements"):
         assert load_calibration(StubEncoder()).pairs
     assert "cannot be kept" in caplog.text
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cli_fixtures import ROOT, bad, call, good, kb, quiet_logs
 
-from ctx_vector import calibration, calibration_measure, late_map, model_store
+from ctx_vector import calibration, calibration_measure, late_map, measurements, model_store
 from ctx_vector.cli import checks as cli_checks
 
 FIXTURES = (kb, quiet_logs)
@@ -59,8 +59,8 @@ def test_verify_of_a_model_that_is_not_prepared(tmp_path: Path, monkeypatch: pyt
 
 
 def test_calibrate_measures_keeps_and_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    rows = calibration_measure.background(model_store.registry_dir())[:8]
-    monkeypatch.setattr(calibration_measure, "background", lambda folder: rows)
+    rows = measurements.background()[:8]
+    monkeypatch.setattr(measurements, "background", lambda: rows)
     for module in (calibration, calibration_measure, late_map):  # nothing of it for the tests that come after
         monkeypatch.setattr(module, "calibration_path", lambda encoder: tmp_path / "kept" / "map.json")
     found = json.loads(good(call("models", "calibrate", "--json")))

@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctx_vector import keywords
-from ctx_vector.calibration_measure import background, measure_keywords
+from ctx_vector import model_store
+from ctx_vector.calibration_measure import measure_keywords
 from ctx_vector.errors import ModelError
 from ctx_vector.keywords import Keywords, Terms, idf, keyword_facts
+from ctx_vector.measurements import background
 from ctx_vector.terms import stem_key, terms
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -154,7 +155,7 @@ def test_broken_facts_are_a_model_error(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "background").mkdir()
     if text is not None:
         (tmp_path / "background" / "keywords.json").write_text(text)
-    monkeypatch.setattr(keywords, "cards_folder", lambda: tmp_path)
+    monkeypatch.setattr(model_store, "registry_dir", lambda: tmp_path)
     keyword_facts.cache_clear()
     try:
         with pytest.raises(ModelError, match=r"keywords\.json cannot be read"):

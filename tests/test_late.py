@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from ctx_vector.calibration import cards_folder
 from ctx_vector.encoders import CachedEncoder, SentenceTransformerEncoder
 from ctx_vector.errors import InputError, ModelError
 from ctx_vector.late import LateScorer, Packed, max_sim
@@ -191,9 +190,9 @@ def test_the_shipped_map_tells_pairs_of_the_background_apart(encoder) -> None:
 
 @pytest.mark.slow
 def test_measured_anew_the_shipped_map_is_the_same(encoder) -> None:
-    from ctx_vector.calibration_measure import background
+    from ctx_vector.measurements import background
 
-    again, shipped = measure(encoder, background(cards_folder())), load_late_map(encoder)
+    again, shipped = measure(encoder, background()), load_late_map(encoder)
     for key, pair in again.pairs.items():
         for name in ("unrelated", "line", "match", "high"):
             assert getattr(pair.points, name) == pytest.approx(getattr(shipped.pairs[key].points, name), abs=0.01)

@@ -99,12 +99,12 @@ def test_the_wheel_carries_the_cards_and_runs_outside_of_the_checkout(tmp_path):
     (wheel,) = tmp_path.glob("*.whl")
     code = (
         f"import sys; sys.path.insert(0, {str(wheel.with_suffix(''))!r})\n"
-        "import ctx_vector, ctx_vector.model_store as m\n"
-        "import ctx_vector.calibration as c, ctx_vector.calibration_measure as k\n"
+        "import ctx_vector, ctx_vector.model_store as s\n"
+        "import ctx_vector.measurements as m\n"
         "assert 'site' in ctx_vector.__file__ or 'ctx_vector-' in ctx_vector.__file__, ctx_vector.__file__\n"
-        "assert len(m.cards()) >= 2\n"
-        "assert (c.cards_folder() / 'calibration' / 'multilingual-e5-small.json').is_file()\n"
-        "assert len(k.background(c.cards_folder())) >= 300\n"
+        "assert len(s.cards()) >= 2\n"
+        "assert m.shipped_path('multilingual-e5-small.json').is_file()\n"
+        "assert len(m.background()) >= 300\n"
         "from ctx_vector.inspector import Stores, make_app\n"
         "from starlette.testclient import TestClient\n"
         "page = TestClient(make_app(Stores(), 't' * 16, ['h']), base_url='http://h')\n"

@@ -307,12 +307,11 @@ def test_raw_scores_are_those_of_sentence_transformers(cross) -> None:
 
 
 def test_a_cross_encoder_orders_a_search_and_a_build(cross, kb, monkeypatch) -> None:
-    from ctx_vector import calibration_measure
-    from ctx_vector.calibration import cards_folder
+    from ctx_vector import measurements
     from ctx_vector.cross_encoder import CrossEncoderScorer
 
-    rows = calibration_measure.background(cards_folder())[::30]
-    monkeypatch.setattr(calibration_measure, "background", lambda folder: rows)
+    rows = measurements.background()[::30]
+    monkeypatch.setattr(measurements, "background", lambda: rows)
     scorer = CrossEncoderScorer(cross)
     first = kb.search(ASKED, 6)
     encoded = {id_: text for id_, _, text, _ in chunks(kb)}

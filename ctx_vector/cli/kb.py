@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_lib
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +12,7 @@ from ctx_vector.cli.common import DEFAULT_KB, agreed, count, note, open_encoder,
 from ctx_vector.cli.options import Json, Kb, Yes, guarded, new_app
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import plain
+from ctx_vector.whole_files import whole_file
 
 if TYPE_CHECKING:
     from ctx_vector.knowledge import KnowledgeBase
@@ -178,15 +178,10 @@ def export(
             for row in rows:
                 out(json_lib.dumps(row, ensure_ascii=False))
             return
-        part = Path(f"{output}.{os.getpid()}.part")
-        try:
-            with part.open("w", encoding="utf-8", newline="\n", errors="backslashreplace") as file:
-                for row in rows:
-                    counts[row["type"]] += 1
-                    file.write(json_lib.dumps(row, ensure_ascii=False) + "\n")
-            part.replace(output)
-        finally:
-            part.unlink(missing_ok=True)
+        with whole_file(Path(output), errors="backslashreplace") as file:
+            for row in rows:
+                counts[row["type"]] += 1
+                file.write(json_lib.dumps(row, ensure_ascii=False) + "\n")
     if json:
         print_json({"output": output, "documents": counts["document"], "chunks": counts["chunk"]})
     else:

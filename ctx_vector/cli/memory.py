@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_lib
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,6 +14,7 @@ from ctx_vector.cli.options import Json, Rerank, Retrieval, Yes, guarded, new_ap
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import plain, read_text
 from ctx_vector.errors import InputError, StoreError
+from ctx_vector.whole_files import whole_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -362,12 +362,8 @@ def export(
         for line in lines:
             out(line)
         return
-    part = Path(f"{output}.{os.getpid()}.part")
-    try:
-        part.write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="\n")
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(Path(output)) as file:
+        file.writelines(line + "\n" for line in lines)
     if json:
         print_json({"output": output, "memories": len(lines)})
     else:

@@ -146,15 +146,17 @@ def calibrate(
     For example:
       ctx-vector models calibrate
     """
-    from ctx_vector.calibration_measure import background, keep, measure_and_keep
+    from ctx_vector.calibration import calibration_path
+    from ctx_vector.calibration_measure import measure_and_keep
     from ctx_vector.cli.progress import Watched, count_bar
     from ctx_vector.late_map import measure_and_keep as measure_late
-    from ctx_vector.model_store import registry_dir
+    from ctx_vector.measurements import background, keep
 
     encoder = open_encoder(name)
-    with count_bar("measuring", 4 * len(background(registry_dir()))) as tick:
+    with count_bar("measuring", 4 * len(background())) as tick:
         found = measure_and_keep(Watched(encoder, tick))
-    path = keep(found, encoder)
+    path = calibration_path(encoder)
+    keep(path, found.to_dict())  # once more, for this time it is an error if it cannot be kept
     if hasattr(encoder, "encode_tokens"):
         measure_late(encoder)
     if json:
