@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import re
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -111,6 +112,16 @@ def test_every_module_has_its_place() -> None:
     missing = sorted(set(modules()) - set(ROW))
     assert not missing, f"add to a row of LAYERS: {', '.join(missing)}"
     assert sum(len(row.split()) for row in LAYERS.values()) == len(ROW), "a module stands in two rows"
+
+
+def test_every_module_is_on_the_map() -> None:
+    text = (PACKAGE.parent / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^- `(\w+)/?`: \S", text, re.MULTILINE)
+    assert sorted(listed) == sorted(modules()), "CONTRIBUTING.md lists every module once: - `name`: what it does"
+    named = set(re.findall(r"`(?:\w+/)*(\w+\.py)`", text))
+    assert named <= {path.name for path in PACKAGE.parent.rglob("*.py")}, (
+        "CONTRIBUTING.md names a file that is not there"
+    )
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
