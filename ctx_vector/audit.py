@@ -18,24 +18,24 @@ import json
 import os
 import sqlite3
 import weakref
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ctx_vector import audit_purge
 from ctx_vector import audit_tables as tables
-from ctx_vector.audit_compare import BuildDiff, diff, differences
-from ctx_vector.audit_decode import LISTED, BuildRecord, decode, listed, restored_counter
+from ctx_vector.audit_bounds import Since, bytes_of, moment_of, span_of
+from ctx_vector.audit_compare import BuildDiff, diff
+from ctx_vector.audit_decode import LISTED, BuildRecord, decode, listed
 from ctx_vector.audit_encode import Entry
-from ctx_vector.audit_stats import Since, moment_of, span_of, statistics
+from ctx_vector.audit_replay import Replay, regathered, repeated
+from ctx_vector.audit_stats import statistics
 from ctx_vector.audit_writer import Writer
-from ctx_vector.errors import CtxVectorError, InputError, StoreError
+from ctx_vector.errors import InputError, StoreError
 from ctx_vector.packets import BuiltContext
 from ctx_vector.store import Store
-from ctx_vector.tokens import tokenizer_fingerprint
 
 if TYPE_CHECKING:
     from ctx_vector.builder import ContextBuilder
@@ -45,49 +45,6 @@ FILE_NAME: Final = "audit.sqlite3"
 LAST: Final = "last"
 _LEAST_ID: Final = 4
 Rows = list[dict[str, Any]]  # `list` is a method below
-_UNITS: Final = {"kb": 10**3, "mb": 10**6, "gb": 10**9}
-_LEAST_SIZE: Final = 1_000_000
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Replay:
-    """A recorded build made again: `built` is the repeat, `equal` whether every byte and number is the same.
-
-    `differences` name where not, the text first. `missing` names what was purged: then there is no repeat. With
-    ``live``, `built` was gathered anew and `change` says what is different since.
-    """
-
-    id: str
-    equal: bool
-    differences: tuple[str, ...]
-    redacted: bool
-    missing: tuple[str, ...]
-    built: BuiltContext | None
-    change: BuildDiff | None = None
-
-    def __str__(self) -> str:
-        texts = ", of the texts as they were redacted" if self.redacted else ""
-        if self.missing:
-            return f"cannot be made again: purged since: {'; '.join(self.missing)}"
-        if self.equal:
-            return f"equal{texts}"
-        if self.change is not None:
-            return "\n".join(self.change.lines())
-        more = len(self.differences) - 1
-        return f"differs{texts}: {self.differences[0]}" + (f" (and {more} more)" if more else "")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready values with stable keys."""
-        return {
-            "id": self.id,
-            "equal": self.equal,
-            "summary": str(self),
-            "differences": list(self.differences),
-            "redacted": self.redacted,
-            "missing": list(self.missing),
-            "text": self.built.text if self.built is not None else None,
-            "change": self.change.to_dict() if self.change is not None else None,
-        }
 
 
 class AuditLog:
@@ -114,7 +71,7 @@ class AuditLog:
     ) -> None:
         self.path = Path(path)
         self.max_age = span_of(max_age, "max_age")
-        self.max_size = size_of(max_size)
+        self.max_size = bytes_of(max_size)
         if redact is not None and not callable(redact):
             raise InputError(f"redact: expected a function from text to text, got {redact!r:.80}")
         self._writer = Writer(self.path, max_age=self.max_age, max_size=self.max_size, redact=redact)
@@ -186,15 +143,14 @@ class AuditLog:
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InputError(f"limit: expected an integer >= 1, got {limit!r}")
-        where, values = self._where(session, search, variant, since, user_id)
-        if before is not None:
-            where.append("(created_at, number) < (SELECT created_at, number FROM context_logs WHERE id = ?)")
-            values.append(self.resolve(before))
+        older = "(created_at, number) < (SELECT created_at, number FROM context_logs WHERE id = ?)"
+        last = None if before is None else self.resolve(before)
+        where, values = _where({**_which(session, search, variant, since, user_id), older: last})
         with self._read() as conn:
             names = ", ".join(f"l.{name}" for name in LISTED)
             found = conn.execute(
                 f"SELECT {names}, c.text, c.state, l.source_stats FROM context_logs l "
-                f"JOIN contents c ON c.id = l.query_id {_clause(where)} "
+                f"JOIN contents c ON c.id = l.query_id {where} "
                 "ORDER BY l.created_at DESC, l.number DESC LIMIT ?",
                 (*values, limit),
             ).fetchall()
@@ -219,10 +175,10 @@ class AuditLog:
         since: Since = None,
     ) -> int:
         """Return how many builds `list` would find in all."""
-        where, values = self._where(session, search, variant, since)
+        where, values = _where(_which(session, search, variant, since))
         joined = "JOIN contents c ON c.id = l.query_id" if search is not None else ""
         with self._read() as conn:
-            row = conn.execute(f"SELECT count(*) FROM context_logs l {joined} {_clause(where)}", values).fetchone()
+            row = conn.execute(f"SELECT count(*) FROM context_logs l {joined} {where}", values).fetchone()
         return int(row[0])
 
     def sessions(self, limit: int = 100) -> Rows:
@@ -251,25 +207,8 @@ class AuditLog:
         anew; the conversation and what the caller gave are those recorded. `counter` is the tokenizer, when it was an
         object of the caller's. When a text was purged, there is no repeat, and the answer says what is missing.
         """
-        from ctx_vector.replay import rebuild
-
         record = self.show(id)
-        if record.purged:
-            return Replay(record.id, False, (), record.redacted, record.purged, None)
-        trace = record.built.trace
-        if live is not None:
-            built = live.regather(trace)
-            change = diff(record.built, built)
-            return Replay(record.id, not change, tuple(change.lines()), record.redacted, (), built, change)
-        counter = counter or restored_counter(trace.facts)
-        try:
-            built = rebuild(trace, counter)
-        except CtxVectorError as error:  # only of another version, or of redacted texts
-            return Replay(record.id, False, (f"it fails now: {error}",), record.redacted, (), None)
-        found = differences(record.built, built, redacted=record.redacted)
-        if found:
-            found += _reasons(record, counter)
-        return Replay(record.id, not found, tuple(found), record.redacted, (), built)
+        return repeated(record, counter) if live is None else regathered(record, live)
 
     def diff(self, a: str, b: str) -> BuildDiff:
         """Return what came, went, moved and was shortened from build `a` to build `b`."""
@@ -293,18 +232,17 @@ class AuditLog:
         """
         if not isinstance(id, str) or not id.strip():
             raise InputError(f"id: expected the id of a build, its first characters, or {LAST!r}, got {id!r:.40}")
-        whose, mine = (["user_id = ?"], [user_id]) if user_id is not None else ([], [])
+        whose = {"user_id = ?": user_id}
         with self._read() as conn:
             if id == LAST:
-                newest = f"SELECT id FROM context_logs {_clause(whose)} ORDER BY created_at DESC, number DESC LIMIT 1"
-                rows = conn.execute(newest, mine).fetchall()
+                where, values = _where(whose)
+                newest = f"SELECT id FROM context_logs {where} ORDER BY created_at DESC, number DESC LIMIT 1"
+                rows = conn.execute(newest, values).fetchall()
             elif len(id) < _LEAST_ID:
                 raise InputError(f"id: expected at least {_LEAST_ID} characters, got {id!r}")
             else:
-                begins = _clause(["id >= ?", "id < ? || 'z'", *whose])
-                rows = conn.execute(
-                    f"SELECT id FROM context_logs {begins} LIMIT 3", (id.lower(), id.lower(), *mine)
-                ).fetchall()
+                where, values = _where({"id >= ?": id.lower(), "id < ? || 'z'": id.lower(), **whose})
+                rows = conn.execute(f"SELECT id FROM context_logs {where} LIMIT 3", values).fetchall()
         if not rows:
             raise InputError(f"id: {self.path} has no build {id!r:.40}; ctx-vector audit list shows those there are")
         if len(rows) > 1:
@@ -365,63 +303,25 @@ class AuditLog:
         with self._store().read() as conn:
             yield conn
 
-    def _where(
-        self, session: str | None, search: str | None, variant: str | None, since: Since, user_id: str | None = None
-    ) -> tuple[Any, Any]:
-        where: Any = []
-        values: Any = []
-        if session is not None:
-            where.append("l.session_id = ?")
-            values.append(session)
-        if search is not None:
-            where.append("c.text LIKE ? ESCAPE '\\'")
-            values.append("%" + search.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%")
-        if variant is not None:
-            where.append("l.variant = ?")
-            values.append(variant)
-        if user_id is not None:
-            where.append("l.user_id = ?")
-            values.append(user_id)
-        if (moment := moment_of(since, datetime.now(UTC))) is not None:
-            where.append("l.created_at >= ?")
-            values.append(moment.isoformat(timespec="microseconds"))
-        return where, values
+
+def _which(
+    session: str | None, search: str | None, variant: str | None, since: Since, user_id: str | None = None
+) -> dict[str, Any]:
+    """Return the conditions on builds as SQL, each with its value; None is no condition."""
+    pattern = None
+    if search is not None:
+        pattern = "%" + search.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+    moment = moment_of(since, datetime.now(UTC))
+    return {
+        "l.session_id = ?": session,
+        "c.text LIKE ? ESCAPE '\\'": pattern,
+        "l.variant = ?": variant,
+        "l.user_id = ?": user_id,
+        "l.created_at >= ?": None if moment is None else moment.isoformat(timespec="microseconds"),
+    }
 
 
-def _clause(where: Sequence[str]) -> str:
-    return f"WHERE {' AND '.join(where)}" if where else ""
-
-
-def _reasons(record: BuildRecord, counter: TokenCounter) -> list[str]:
-    """Return why a repeat may differ: redacted texts, another version, another tokenizer."""
-    from ctx_vector import __version__
-
-    reasons = []
-    if record.redacted:
-        reasons.append("the texts were redacted before they were stored: their sizes are not those of the originals")
-    if record.built.meta["version"] != __version__:
-        reasons.append(f"recorded by version {record.built.meta['version']}, repeated by {__version__}")
-    if tokenizer_fingerprint(counter) != record.built.meta["tokenizer_fingerprint"]:
-        reasons.append(f"the tokenizer {counter.name} counts differently now")
-    return reasons
-
-
-def size_of(value: Any) -> int | None:
-    """Return a size in bytes from a number or a text such as ``500MB``.
-
-    >>> size_of("1.5 GB")
-    1500000000
-    """
-    if value is None:
-        return None
-    number: Any = value
-    if isinstance(value, str):
-        text = value.strip().lower().replace(" ", "")
-        unit = text[-2:]
-        try:
-            number = float(text[:-2]) * _UNITS[unit] if unit in _UNITS else float(text.removesuffix("b"))
-        except ValueError:
-            number = None
-    if isinstance(number, bool) or not isinstance(number, (int, float)) or not _LEAST_SIZE <= number <= 1e15:
-        raise InputError(f"max_size: expected a size of at least 1MB, such as 500MB or bytes, got {value!r:.40}")
-    return int(number)
+def _where(conditions: Mapping[str, Any]) -> tuple[str, list[Any]]:
+    """Return the WHERE of those conditions that have a value, and the values."""
+    kept = {sql: value for sql, value in conditions.items() if value is not None}
+    return (f"WHERE {' AND '.join(kept)}" if kept else ""), list(kept.values())

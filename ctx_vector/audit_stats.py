@@ -7,14 +7,12 @@ it costs to read depends on its length and not on the number of builds.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.errors import InputError
-from ctx_vector.packets import as_utc
+from ctx_vector.audit_bounds import Since, moment_of
 
 if TYPE_CHECKING:
     from ctx_vector.audit_encode import Entry
@@ -34,46 +32,11 @@ _SUMS: Final = (
 )  # fmt: skip
 _PART: Final = {"knowledge": "evidence", "documents": "evidence", "memory": "memory", "history": "history"}
 _CUT_REASONS: Final = ("budget", "quota", "oversize")
-_SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*")
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-
-Since = str | float | datetime | timedelta | None
-
-
-def span_of(value: Any, name: str) -> timedelta | None:
-    """Return a length of time: a timedelta, seconds, or a text such as ``7d``, ``12h``, ``30m``.
-
-    >>> span_of("1.5h", "since")
-    datetime.timedelta(seconds=5400)
-    """
-    if value is None or isinstance(value, timedelta):
-        return value
-    if isinstance(value, str) and (match := _SPAN.fullmatch(value)):
-        value = float(match[1]) * _SECONDS[match[2]]
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1e11:
-        raise InputError(f"{name}: expected a length of time such as 7d, 12h or 30m, got {value!r:.40}")
-    return timedelta(seconds=value)
-
-
-def moment_of(value: Since, now: datetime) -> datetime | None:
-    """Return the time that `since` names: a length of time before now, or a time itself. None is the beginning."""
-    if value is None:
-        return None
-    if isinstance(value, timedelta) or (isinstance(value, str) and _SPAN.fullmatch(value)):
-        span = span_of(value, "since") or timedelta()
-        return now - min(span, now - datetime(1970, 1, 2, tzinfo=UTC))
-    try:
-        return as_utc(value, "since")
-    except InputError:
-        raise InputError(
-            f"since: expected a length of time such as 7d, 12h or 30m, or a time such as 2026-01-31, got {value!r:.40}"
-        ) from None
 
 
 def quota_of(name: str, use: SourceUse, config: ContextConfig) -> int:
     """Return the most tokens a source may have, 0 for no bound of its own."""
-    own = getattr(use, "limit", None) or getattr(use, "quota", None)
-    return int(own or config.budgets.get(_PART.get(name, ""), 0) or 0)
+    return use.limit or config.budgets.get(_PART.get(name, "")) or 0
 
 
 def sums_of(entries: Iterable[tuple[Entry, Mapping[str, Any]]]) -> dict[tuple[int, int, str], list[float]]:

@@ -26,8 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from ctx_vector.audit import size_of
-from ctx_vector.audit_stats import span_of
+from ctx_vector.audit_bounds import bytes_of, span_of
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.plain_yaml import MOST_CHARS, REFUSED, PlainYaml, read_yaml
@@ -74,7 +73,7 @@ AUDIT_RULES: Final[Mapping[str, Rule]] = MappingProxyType(
         "path": _TEXT,
         "enabled": typed(bool, "True or False"),
         "max_age": _read_by(_age, ["string", "number", "null"]),
-        "max_size": _read_by(size_of, ["string", "number", "null"]),
+        "max_size": _read_by(bytes_of, ["string", "number", "null"]),
     }
 )
 #: Part budgets that mean something beside layers.
@@ -353,7 +352,7 @@ class _Check:
             self._add(("audit", "path"), str(error))
             return None
         return AuditSettings(
-            path, values.get("enabled", True), _age(values.get("max_age")), size_of(values.get("max_size"))
+            path, values.get("enabled", True), _age(values.get("max_age")), bytes_of(values.get("max_size"))
         )
 
 

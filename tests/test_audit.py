@@ -14,8 +14,9 @@ from audit_help import evidence, varied
 from pipeline_help import NOW, HashEncoder, plain
 
 from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, KnowledgeBase, Memory, MemoryTool, Message, RAGTool
-from ctx_vector.audit import AuditLog, size_of
-from ctx_vector.audit_stats import quota_of, span_of
+from ctx_vector.audit import AuditLog
+from ctx_vector.audit_bounds import bytes_of, span_of
+from ctx_vector.audit_stats import quota_of
 from ctx_vector.errors import InputError, SchemaError, StoreError
 
 
@@ -429,7 +430,7 @@ def test_spans_and_sizes():
     assert [span_of(text, "x") for text in ("7d", "1.5h", " 30 m", 90, timedelta(1), None)] == [
         timedelta(7), timedelta(hours=1.5), timedelta(minutes=30), timedelta(seconds=90), timedelta(1), None,
     ]  # fmt: skip
-    assert [size_of(value) for value in ("500MB", "1.5 gb", 2_000_000, "2000000", None)] == [
+    assert [bytes_of(value) for value in ("500MB", "1.5 gb", 2_000_000, "2000000", None)] == [
         500_000_000, 1_500_000_000, 2_000_000, 2_000_000, None,
     ]  # fmt: skip
     for value in ("7 fortnights", -1, True, "d"):
