@@ -29,6 +29,8 @@ from ctx_vector.source_files import FileLoader, rooted, text_items, yaml_items
 from ctx_vector.sources import SourceConfig
 
 if TYPE_CHECKING:
+    from ctx_vector.knowledge import KnowledgeBase
+    from ctx_vector.memory import Memory
     from ctx_vector.packets import Candidate
     from ctx_vector.stages import Encoder, Request
 
@@ -129,7 +131,7 @@ class KnowledgeLoader:
         self._config = config
         self._encoder = encoder
         self._lock = threading.Lock()
-        self._tool: Any = None
+        self._is_ready = False
         try:
             self._knowledge = KnowledgeBase(path, create=False)
         except StoreError as error:
@@ -139,14 +141,13 @@ class KnowledgeLoader:
         """Open the encoder, which may take longer than a search."""
         self._opened()
 
-    def _opened(self) -> tuple[Any, Encoder]:
+    def _opened(self) -> tuple[KnowledgeBase, Encoder]:
         from ctx_vector.encoders import load_encoder
         from ctx_vector.knowledge import KnowledgeBase
         from ctx_vector.model_store import cards
-        from ctx_vector.tools import RAGTool
 
         with self._lock:
-            if self._tool is None:
+            if not self._is_ready:
                 encoder = self._encoder() if self._encoder is not None else load_encoder()
                 own = self._knowledge.stats()["model"]
                 if own is not None and own != encoder.name and own in cards():
@@ -154,18 +155,21 @@ class KnowledgeLoader:
                 path = self._knowledge.path
                 self._knowledge.close()
                 self._knowledge = KnowledgeBase(path, encoder, create=False)
-                self._tool = RAGTool(knowledge=self._knowledge)
-            return self._tool, self._encoder() if self._encoder is not None else self._knowledge.encoder
+                self._is_ready = True
+            return self._knowledge, self._encoder() if self._encoder is not None else self._knowledge.encoder
 
     @property
-    def knowledge(self) -> Any:
+    def knowledge(self) -> KnowledgeBase:
         """The KnowledgeBase behind."""
         return self._knowledge
 
     def load(self, request: Request) -> list[Candidate]:
         """Return the passages found, best first."""
-        tool, encoder = self._opened()
-        found = tool.candidates(
+        from ctx_vector.retrieval import passages
+
+        knowledge, encoder = self._opened()
+        return passages(
+            knowledge,
             request.user_query,
             now=request.now,
             encoder=encoder,
@@ -174,7 +178,6 @@ class KnowledgeLoader:
             filter=self._config.args.get("filter"),
             how=request.how,
         )
-        return list(found)
 
 
 class MemoryLoader:
@@ -187,25 +190,28 @@ class MemoryLoader:
         self._config = config
         self._encoder = encoder
         self._lock = threading.Lock()
-        self._tool: Any = None
+        self._memory: Memory | None = None
 
     def ready(self) -> None:
         """Open the encoder, which may take longer than a search."""
         self._opened()
 
-    def _opened(self) -> tuple[Any, Encoder]:
-        from ctx_vector.tools import MemoryTool
+    def _opened(self) -> tuple[Memory, Encoder]:
+        from ctx_vector.memory import Memory
 
         with self._lock:
-            if self._tool is None:
+            if self._memory is None:
                 encoder = self._encoder() if self._encoder is not None else None
-                self._tool = MemoryTool(self._config.args["user"], self._path, encoder)
-            return self._tool, self._encoder() if self._encoder is not None else self._tool.memory.encoder
+                self._memory = Memory(self._path, self._config.args["user"], encoder)
+            return self._memory, self._encoder() if self._encoder is not None else self._memory.encoder
 
     def load(self, request: Request) -> list[Candidate]:
         """Return the memories found, best first."""
-        tool, encoder = self._opened()
-        found = tool.candidates(
+        from ctx_vector.retrieval import memories
+
+        memory, encoder = self._opened()
+        found = memories(
+            memory,
             request.user_query,
             now=request.now,
             encoder=encoder,

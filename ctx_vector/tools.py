@@ -19,29 +19,19 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ctx_vector import retrieval
 from ctx_vector.errors import InputError, LoaderError
 from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.memory import Memory
-from ctx_vector.memory_hits import MemoryHit, with_ours
-from ctx_vector.packets import Candidate, ContextPacket, Origin
+from ctx_vector.packets import Candidate
 from ctx_vector.rules import nearest
-from ctx_vector.scoring import RETRIEVAL
 from ctx_vector.stages import Retrieval
 
 if TYPE_CHECKING:
-    from ctx_vector.hits import Hit
     from ctx_vector.stages import Encoder
 
 _MISSING: Final = object()
 _ASKED: Final = Retrieval()
-_NEAREST: Final = 3  # passages that are told of when none reaches the floor
-_POOL: Final = 4  # times the limit: so many passages MMR chooses from
-_MOST_WANTED: Final = 16  # times the limit: so many are looked at for some that are no duplicates
-
-
-def _searchable(strategy: Any) -> str:
-    """Return the strategy that a search goes by: cosine for those that only score what is there."""
-    return strategy if isinstance(strategy, str) and strategy in RETRIEVAL else "cosine"
 
 
 def _take(arguments: Mapping[str, Any], action: str, **defaults: Any) -> dict[str, Any]:
@@ -221,28 +211,11 @@ class MemoryTool(_Tool):
     ) -> Sequence[Candidate]:
         """Return search results as candidates for the builder, with their vectors and their own relevance.
 
-        `encoder` is the builder's; when it is the memory's, its cached query vector serves. A strategy that a memory
-        cannot search by finds what is near by cosine, for the builder to score.
+        `encoder` is the builder's; when it is the memory's, its cached query vector serves (retrieval.py).
         """
-        by = _searchable(how.strategy)
-        own = encoder.fingerprint == self.memory.encoder.fingerprint
-        vector = (encoder if own else self.memory.encoder).encode_queries([query])[0]
-        hits = self.memory.search_vector(
-            query, vector, limit, min_importance=min_importance, strategy=by, rerank=how.second, now=now
+        return retrieval.memories(
+            self.memory, query, now=now, encoder=encoder, limit=limit, min_importance=min_importance, how=how
         )
-        memory = self.memory
-        origin = memory.audits.origin
-        return [
-            _memory_candidate(hit, origin(memory.user_id, hit.id), by, how.strategy, with_vector=own) for hit in hits
-        ]
-
-
-def _memory_candidate(hit: MemoryHit, origin: Origin, strategy: str, asked: Any, *, with_vector: bool) -> Candidate:
-    packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, {"id": hit.id}))
-    vectors = hit.vector[None, :] if with_vector else None
-    known = {strategy: hit.score}
-    passes = hit.passes if asked == strategy else None  # else the builder makes its relevance anew
-    return Candidate(packet, "memory", vectors=vectors, known=known, origin=origin, passes=passes)
 
 
 class RAGTool(_Tool):
@@ -323,106 +296,18 @@ class RAGTool(_Tool):
         filter: Mapping[str, Any] | None = None,
         how: Retrieval = _ASKED,
     ) -> Sequence[Candidate]:
-        """Return search results as candidates with their vectors, for the builder (see `ContextBuilder`).
+        """Return search results as candidates for the builder, with their vectors and their own relevance.
 
-        `encoder` is the builder's: when it is the one of the index, its cached query vector and the stored vectors of
-        the passages serve, and nothing is encoded twice. Passages of a document that has a newer version do not count
-        to `limit`, and come with the reason `superseded`; nor do those that add nothing to better ones (likeness.py),
-        which come along, as the better one may find no room. A strategy that an index cannot search by finds what is
-        near by cosine, for the builder to score. When nothing reaches `min_score`, what comes nearest comes along with
-        the reason `below_floor`, so that the record shows how far it is.
+        `encoder` is the builder's; when it is the one of the index, nothing is encoded twice. Which passages count to
+        `limit`, and which come along with a reason, says `retrieval.passages`.
         """
-        own = encoder.fingerprint == self.knowledge.encoder.fingerprint
-        vector = (encoder if own else self.knowledge.encoder).encode_queries([query])[0] if query.strip() else None
-        if vector is None:
-            return []
-        by = _searchable(how.strategy)
-        wanted = _POOL * limit if how.mmr_lambda is not None else limit
-        while True:
-            found = self.knowledge.search_newest(
-                query, vector, wanted, min_score, filter, strategy=by, rerank=how.second, now=now
-            )
-            all_of_them = len(found) < wanted
-            few = all_of_them and len(found) <= limit
-            twins, apart = ({}, False) if few else self._twins(found, how.alike_limit)
-            fresh = [place for place, (_, why) in enumerate(found) if not why and place not in twins]
-            if len(fresh) >= limit or all_of_them or wanted >= _MOST_WANTED * limit:
-                break
-            wanted *= 2
-        if how.mmr_lambda is not None:
-            fresh = self._by_mmr([found[place][0] for place in fresh], fresh, how.mmr_lambda)
-        chosen = set(fresh[:limit])
-        last = max(chosen) if len(fresh) >= limit and chosen else len(found)
-        origin = self.knowledge.audits.origin
-        if not found and min_score:
-            nearest = self.knowledge.search_newest(query, vector, _NEAREST, 0.0, filter, strategy=by, now=now)
-            return [
-                _candidate(hit, origin("", hit.source), by, how.strategy, with_vector=own, below=min_score)
-                for hit, why in nearest
-                if not why
-            ]
-        return [
-            _candidate(hit, origin("", hit.source), by, how.strategy, with_vector=own, why=why, apart=apart)
-            for place, (hit, why) in enumerate(found)
-            if place in chosen or twins.get(place) in chosen or (why and place < last)
-        ]
-
-    def _twins(self, found: Sequence[tuple[Hit, str]], alike_limit: int | None) -> tuple[dict[int, int], bool]:
-        """Return the places of passages that add nothing to better ones, each with the place of such a one; and whether
-        there would be none in any order.
-        """
-        places = [place for place, (_, why) in enumerate(found) if not why]
-        if alike_limit is None or len(places) < 2:
-            return {}, False
-        from ctx_vector.likeness import Residuals, all_apart, near_duplicates
-
-        hits = [found[place][0] for place in places]
-        texts = [hit.content for hit in hits]
-        vectors = Residuals([hit.vector[None, :] for hit in hits], texts, self.knowledge.calibration)
-        if all_apart(vectors, alike_limit):
-            return {}, True
-        return {places[at]: places[twin.place] for at, twin in near_duplicates(vectors, alike_limit).items()}, False
-
-    def _by_mmr(self, hits: Sequence[Hit], places: list[int], weight: float) -> list[int]:
-        """Return the places in the order of maximal marginal relevance of their hits."""
-        from ctx_vector.likeness import Residuals, mmr_order
-
-        texts = [hit.content for hit in hits]
-        vectors = Residuals([hit.vector[None, :] for hit in hits], texts, self.knowledge.calibration)
-        return [places[at] for at in mmr_order([hit.score for hit in hits], vectors, weight)]
-
-
-def _candidate(
-    hit: Hit,
-    origin: Origin,
-    strategy: str,
-    asked: Any,
-    *,
-    with_vector: bool,
-    why: str = "",
-    apart: bool = False,
-    below: float = 0.0,
-) -> Candidate:
-    ours = {
-        "id": hit.id,
-        "source": hit.source,
-        "cite": hit.cite,
-        "heading": list(hit.heading),
-        "cosine": round(hit.cosine, 6),
-    }
-    packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, ours))
-    vectors = hit.vector[None, :] if with_vector else None
-    known = {strategy: hit.score} if with_vector or strategy == "bm25" else {}
-    reason = "superseded" if why else "below_floor" if below else ""
-    passes = hit.passes if asked == strategy and known else None  # else the builder makes its relevance anew
-    return Candidate(
-        packet,
-        "knowledge",
-        vectors=vectors,
-        known=known,
-        reason=reason,
-        detail=f"relevance {hit.score:.3f} < knowledge_min_score {below:g}" if below else why,
-        origin=origin,
-        passes=passes,
-        apart=apart,
-    )
+        return retrieval.passages(
+            self.knowledge,
+            query,
+            now=now,
+            encoder=encoder,
+            limit=limit,
+            min_score=min_score,
+            filter=filter,
+            how=how,
+        )

@@ -36,7 +36,7 @@ LAYERS = {
         filling parts layers allocation tool_rows placing select compress parsing structure layout""",
     "what the stages stand on": """
         audit_tables audit_purge
-        tools trim summary source_loaders source_files
+        tools retrieval trim summary source_loaders source_files
         knowledge passages sync staging sync_report upkeep views dense hybrid keyword_rows hits filters catalog
         transcripts likeness
         memory memory_words memory_edit memory_hits memory_search memory_rows memory_same memory_upkeep memory_view
