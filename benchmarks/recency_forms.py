@@ -34,9 +34,10 @@ from ctx_vector import ContextConfig, MemoryTool, TokenCounter, load_encoder
 from ctx_vector.calibration import load_calibration
 from ctx_vector.encoders import CachedEncoder
 from ctx_vector.newer import MOST, WIDEST, take_over, width
-from ctx_vector.packets import Candidate, as_utc
+from ctx_vector.packets import Candidate
 from ctx_vector.ranking import relevances
 from ctx_vector.scoring import make_scorer
+from ctx_vector.values import as_utc
 
 MEMORIES = Path(__file__).resolve().parents[1] / "tests" / "data" / "memories.jsonl"
 CONFIG = ContextConfig()

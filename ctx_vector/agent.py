@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from ctx_vector.builder import ContextBuilder
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import AgentError, InputError
-from ctx_vector.packets import Message, clean_text, message_text
+from ctx_vector.packets import Message
 from ctx_vector.tools import MemoryTool, RAGTool
+from ctx_vector.values import clean_text, message_text
 
 if TYPE_CHECKING:
     from ctx_vector.audit import AuditLog

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from ctx_vector.errors import InputError
-from ctx_vector.packets import as_utc
+from ctx_vector.values import as_utc
 
 _SPAN = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([smhdw])\s*")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}

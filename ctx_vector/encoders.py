@@ -15,6 +15,7 @@ import numpy as np
 from ctx_vector.errors import InputError, ModelError
 from ctx_vector.model_store import MANIFEST, cards, find_card, prepare
 from ctx_vector.onnx_encoder import OnnxEncoder, Progress
+from ctx_vector.values import clean_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -111,7 +112,7 @@ class SentenceTransformerEncoder:
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens of each text with its document prompt and the special tokens, without truncation."""
-        prompted = [self._prompts["passage"] + _characters(text) for text in _listed(texts)]
+        prompted = [self._prompts["passage"] + clean_text(text) for text in _listed(texts)]
         counts: list[int] = []
         with self._lock:
             for start in range(0, len(prompted), 1024):
@@ -127,7 +128,7 @@ class SentenceTransformerEncoder:
         prompt, special = self._prompts[kind], set(self._model.tokenizer.all_special_ids)
         found: dict[str, Vectors] = {}
         for text in dict.fromkeys(_listed(texts)):
-            whole = prompt + _characters(text)
+            whole = prompt + clean_text(text)
             with self._lock:
                 (rows,) = self._model.encode(
                     [whole], output_value="token_embeddings", batch_size=1, show_progress_bar=False, prompt=""
@@ -147,7 +148,7 @@ class SentenceTransformerEncoder:
         for text in unique:
             with self._lock:
                 (vector,) = self._model.encode(
-                    [_characters(text)],
+                    [clean_text(text)],
                     prompt=self._prompts[kind],
                     batch_size=1,
                     normalize_embeddings=True,
@@ -288,11 +289,6 @@ def _listed(texts: Sequence[str]) -> Sequence[str]:
     if isinstance(texts, str):
         raise InputError("expected a sequence of texts, got one str; put it in a list")
     return texts
-
-
-def _characters(text: str) -> str:
-    """Replace lone surrogates, which are no characters, by U+FFFD."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _dimension(model: Any) -> int:

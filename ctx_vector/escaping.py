@@ -26,7 +26,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from ctx_vector.packets import clean_text
+from ctx_vector.values import clean_text
 
 _LINE_BREAKS = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f]")

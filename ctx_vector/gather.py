@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ctx_vector.errors import InputError
-from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket, as_utc
+from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket
 from ctx_vector.stages import Request
+from ctx_vector.values import as_utc
 from ctx_vector.versions import supersede
 
 _log = logging.getLogger("ctx_vector.gather")

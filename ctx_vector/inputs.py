@@ -22,12 +22,11 @@ from ctx_vector.packets import (
     TYPE_TOOL,
     Candidate,
     ContextPacket,
-    as_utc,
-    clean_text,
 )
 from ctx_vector.rules import nearest
 from ctx_vector.stages import Request, Retrieval
 from ctx_vector.structure import check_section_name, state_text
+from ctx_vector.values import as_utc, clean_text
 
 if TYPE_CHECKING:
     from ctx_vector.rerank import SecondPass

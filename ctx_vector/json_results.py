@@ -30,11 +30,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from ctx_vector.json_text import keep_on_line
 from ctx_vector.json_writer import DEEPEST, NO_LIMIT, LeftOut, Limits, Number, TooLongError, Writer
-from ctx_vector.packets import clean_text, json_ready
 from ctx_vector.scoring import bm25
 from ctx_vector.terms import words
+from ctx_vector.values import clean_text, json_ready, keep_on_line
 
 #: Rows of an array that are worth more than their long strings.
 ROWS_WANTED: Final = 10

@@ -12,9 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from ctx_vector.json_text import keep_on_line
-from ctx_vector.packets import clean_text
 from ctx_vector.text_cut import whole_characters
+from ctx_vector.values import clean_text, keep_on_line
 
 NO_LIMIT: Final = 1_000_000_000
 DEEPEST: Final = 100

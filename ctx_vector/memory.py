@@ -35,11 +35,11 @@ from ctx_vector.memory_rows import NewMemory, Row, check_importance, check_type
 from ctx_vector.memory_search import Ask, first_pass
 from ctx_vector.memory_view import MemoryView, check_memory_model, load_view
 from ctx_vector.memory_words import DEFAULT_RULES, MemoryWords, WordRules, load_words
-from ctx_vector.packets import as_utc, clean_text
 from ctx_vector.rerank import DEPTH
 from ctx_vector.scoring import check_retrieval
 from ctx_vector.search_model import SearchModel, as_encoder
 from ctx_vector.store import Store
+from ctx_vector.values import as_utc, clean_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

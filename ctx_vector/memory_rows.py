@@ -18,8 +18,8 @@ from typing import Any, Final
 from ctx_vector.dialogue import NEIGHBOURS, alone_text, around_text
 from ctx_vector.errors import InputError
 from ctx_vector.memory_same import fold_turn
-from ctx_vector.packets import as_utc, clean_text
 from ctx_vector.store import Migration, common_tables, get_meta, set_meta
+from ctx_vector.values import as_utc, clean_text
 
 TYPES: Final = ("working", "episodic", "semantic", "profile")
 _GONE_KEPT: Final = 10_000  # removals a view can catch up with; one that missed more is read anew

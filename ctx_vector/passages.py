@@ -15,9 +15,9 @@ from ctx_vector.dense import best_rows
 from ctx_vector.filters import allowed_rows
 from ctx_vector.hits import Hit, embedded_texts, hit_rows, looked_again, make_hit, rank
 from ctx_vector.keyword_rows import KnowledgeWords
-from ctx_vector.packets import as_utc
 from ctx_vector.rerank import SecondPass
 from ctx_vector.scoring import check_retrieval
+from ctx_vector.values import as_utc
 from ctx_vector.views import View
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_vector.errors import InputError
 from ctx_vector.gather import SourceSpec
-from ctx_vector.packets import TYPE_IMAGE, Candidate, ContextPacket, Message, message_text
+from ctx_vector.packets import TYPE_IMAGE, Candidate, ContextPacket, Message
+from ctx_vector.values import message_text
 
 if TYPE_CHECKING:
     from ctx_vector.config import ContextConfig

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from ctx_vector.errors import InputError
-from ctx_vector.packets import clean_text
 from ctx_vector.rules import shown
+from ctx_vector.values import clean_text
 
 #: Characters of a file, nodes in it, and how deep they may nest.
 MOST_CHARS: Final = 4_000_000

@@ -24,19 +24,12 @@ from ctx_vector.gather import TOOL_ROLES
 from ctx_vector.layout import ROLE, Piece, part_of
 from ctx_vector.newer import replacements
 from ctx_vector.ordering import best_first
-from ctx_vector.packets import (
-    TYPE_HISTORY,
-    TYPE_RESULT,
-    TYPE_STATE,
-    TYPE_SYSTEM,
-    Candidate,
-    Decision,
-    as_utc,
-)
+from ctx_vector.packets import TYPE_HISTORY, TYPE_RESULT, TYPE_STATE, TYPE_SYSTEM, Candidate, Decision
 from ctx_vector.recency import recency
 from ctx_vector.rerank import SECOND_PASS
 from ctx_vector.stages import Candidates, Query, Scorer
 from ctx_vector.structure import Template, slot_of
+from ctx_vector.values import as_utc
 
 if TYPE_CHECKING:
     import numpy as np

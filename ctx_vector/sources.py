@@ -17,8 +17,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from ctx_vector.errors import ConfigError, InputError
-from ctx_vector.packets import TYPE_AGENT, TYPE_MEMORY, TYPE_SYSTEM, as_utc
+from ctx_vector.packets import TYPE_AGENT, TYPE_MEMORY, TYPE_SYSTEM
 from ctx_vector.rules import MOST_TOKENS, Rule, nearest, number, one_of, shown, typed
+from ctx_vector.values import as_utc
 
 #: Layers, in the order of their authority; memory and agents share that of dynamic unless they are given a share.
 LAYERS: Final = ("system", "static", "dynamic", "tool", "memory", "agents")

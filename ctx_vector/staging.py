@@ -20,8 +20,8 @@ from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.errors import CtxVectorError, InputError, LoaderError
 from ctx_vector.keywords import Terms
 from ctx_vector.languages import language_of
-from ctx_vector.packets import as_utc, clean_text
 from ctx_vector.store import Store, get_meta, set_meta
+from ctx_vector.values import as_utc, clean_text
 
 if TYPE_CHECKING:
     from ctx_vector.chunking import Chunk

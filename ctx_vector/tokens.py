@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from ctx_vector.errors import InputError, ModelError, OptionalDependencyError
 from ctx_vector.images import Formula, image_formula, image_parts, image_tokens, is_image_part, openai_tiles
-from ctx_vector.packets import clean_text, message_text
+from ctx_vector.values import clean_text, message_text
 
 DEFAULT_TOKENIZER: Final = "cl100k_base"
 TOKENIZER_CHOICES: Final = "cl100k_base, hf:<path to tokenizer.json>, toktok:<name>, estimate, or a callable"

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ctx_vector.errors import InputError
-from ctx_vector.packets import clean_text
 from ctx_vector.schema_walk import arranged, problems_of
 from ctx_vector.tool_schemas import ToolDefinition
+from ctx_vector.values import clean_text
 
 _NAME = re.compile(r"[\w./-]{1,128}")
 _DEEPEST: Final = 64

@@ -29,9 +29,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from ctx_vector.errors import InputError
-from ctx_vector.json_text import compact_json
 from ctx_vector.schema_levels import LAST_OF_WORDS, LEVELS, shorter
 from ctx_vector.schema_walk import subschemas
+from ctx_vector.values import compact_json
 
 #: A definition of more tokens than this gets a warning: it costs as much as a page of evidence in every call.
 LARGE_TOOL: Final = 500

@@ -16,9 +16,10 @@ from ctx_vector.compress import Journal
 from ctx_vector.config import ContextConfig
 from ctx_vector.gather import Fault, Gathered
 from ctx_vector.history import Plan, Said, said_of
-from ctx_vector.packets import Candidate, ContextPacket, Message, json_ready
+from ctx_vector.packets import Candidate, ContextPacket, Message
 from ctx_vector.tool_schemas import ToolDefinition
 from ctx_vector.trace import Trace
+from ctx_vector.values import json_ready
 
 # fields of a candidate that are written in a way of their own, or not at all, for a repeat does not ask for them
 _OWN_WAY: Final = ("packet", "source", "rank", "vectors", "message", "known", "tool", "image", "origin", "apart")

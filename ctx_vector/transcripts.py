@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from ctx_vector.errors import InputError
-from ctx_vector.packets import clean_text
 from ctx_vector.store import Migration, Store, common_tables
+from ctx_vector.values import clean_text
 
 FILE_NAME: Final = "transcripts.sqlite3"
 

@@ -310,7 +310,7 @@ def test_refs_come_back(contents, packets):
 @given(st.text(min_size=12).filter(lambda text: len(text.strip()) >= 12), st.sampled_from(["skip", "stop"]),
        st.integers(90, 300), st.booleans())  # fmt: skip
 def test_a_purge_by_text_leaves_none_of_it(tmp_path_factory, text, fill, size, split):
-    from ctx_vector.packets import clean_text
+    from ctx_vector.values import clean_text
 
     text = "\n".join(f"§{line}" for line in text.splitlines())  # no name of a field or a key
     folder = tmp_path_factory.mktemp("purge")

@@ -51,7 +51,7 @@ LAYERS = {
         encoders onnx_encoder unigram encoding_cache
         model_store model_files model_sources e5_format onnx_export tokenizer_files
         index sieve store measurements whole_files""",
-    "vocabulary": "config sources rules tokens images image_headers escaping json_text stages packets errors",
+    "vocabulary": "config sources rules tokens images image_headers escaping stages packets values errors",
 }
 PACKAGE = Path(__file__).resolve().parent.parent / "ctx_vector"
 ROW = {module: row for row, modules in enumerate(LAYERS.values()) for module in modules.split()}

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctx_vector.errors import InputError
-from ctx_vector.packets import ContextPacket, Message, as_utc, clean_text, json_ready, message_text
+from ctx_vector.packets import ContextPacket, Message
+from ctx_vector.values import as_utc, clean_text, json_ready, message_text
 
 CST = timezone(timedelta(hours=8))
 ANYTHING = st.recursive(

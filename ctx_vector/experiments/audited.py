@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from ctx_vector.errors import InputError
 from ctx_vector.experiments.dataset import Dataset, Document, Query
-from ctx_vector.packets import TYPE_HISTORY, TYPE_MEMORY, TYPE_STATE, TYPE_SYSTEM, as_utc
+from ctx_vector.packets import TYPE_HISTORY, TYPE_MEMORY, TYPE_STATE, TYPE_SYSTEM
+from ctx_vector.values import as_utc
 
 if TYPE_CHECKING:
     from ctx_vector.audit import AuditLog

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ctx_vector.errors import InputError
-from ctx_vector.packets import clean_text
+from ctx_vector.values import clean_text
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:

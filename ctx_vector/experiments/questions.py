@@ -29,7 +29,7 @@ from ctx_vector.experiments.lines import objects, text_of
 from ctx_vector.experiments.metrics import one_spaced
 from ctx_vector.experiments.reading import QUERY_KEYS, query_of
 from ctx_vector.knowledge import KnowledgeBase
-from ctx_vector.packets import as_utc
+from ctx_vector.values import as_utc
 
 _POSITIVE_KEYS: Final = ("positive", "positives", "source", "sources", "document", "documents")
 _NEGATIVE_KEYS: Final = ("negative", "negatives")

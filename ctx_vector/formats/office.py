@@ -12,6 +12,7 @@ from typing import Any
 
 from ctx_vector.documents import Block, Parsed, fill_gaps, one_line, paragraphs
 from ctx_vector.errors import LoaderError, OptionalDependencyError
+from ctx_vector.values import clean_text
 
 MAX_TEXT = 20_000_000  # characters of extracted text; a small file can unfold into far more
 MAX_UNZIPPED = 500_000_000  # bytes of all parts of an office file, which is a zip archive
@@ -57,8 +58,7 @@ class _Text:
 
 def clean(text: str) -> str:
     r"""Return a text with ``\n`` as its only line break and no lone surrogates or NUL."""
-    text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return clean_text(text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd"))
 
 
 # --- PDF ---------------------------------------------------------------------------------------------------
