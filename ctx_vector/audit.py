@@ -35,6 +35,7 @@ from ctx_vector.audit_stats import statistics
 from ctx_vector.audit_writer import Writer
 from ctx_vector.errors import InputError, StoreError
 from ctx_vector.packets import BuiltContext
+from ctx_vector.rules import check_count
 from ctx_vector.store import Store
 
 if TYPE_CHECKING:
@@ -141,8 +142,7 @@ class AuditLog:
         user's. Rows have the keys of `audit_decode.LISTED`, and query, sources (what each source got) and feedback
         (count and mean value).
         """
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InputError(f"limit: expected an integer >= 1, got {limit!r}")
+        check_count(limit, "limit")
         older = "(created_at, number) < (SELECT created_at, number FROM context_logs WHERE id = ?)"
         last = None if before is None else self.resolve(before)
         where, values = _where({**_which(session, search, variant, since, user_id), older: last})

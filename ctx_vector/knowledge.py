@@ -31,6 +31,7 @@ from ctx_vector.hits import Hit
 from ctx_vector.keyword_rows import KnowledgeWords, load_words
 from ctx_vector.passages import Ask, Snapshot, search, search_newest
 from ctx_vector.rerank import DEPTH
+from ctx_vector.rules import check_count, check_share
 from ctx_vector.search_model import SearchModel, as_encoder
 from ctx_vector.staging import check_chunk_tokens
 from ctx_vector.store import Store
@@ -76,8 +77,7 @@ class KnowledgeBase:
         file_rows: int = FILE_ROWS,
         graph_rows: int = GRAPH_ROWS,
     ) -> None:
-        if keep_versions < 1:
-            raise InputError(f"keep_versions: expected >= 1, got {keep_versions}")
+        check_count(keep_versions, "keep_versions")
         check_chunk_tokens(chunk_tokens)
         self.path = Path(path)
         self.keep_versions = keep_versions
@@ -265,10 +265,8 @@ class KnowledgeBase:
         """
         if not isinstance(query, str):
             raise InputError(f"query: expected a str, got {type(query).__name__}")
-        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
-            raise InputError(f"limit: expected an integer >= 1, got {limit!r}")
-        if isinstance(min_score, bool) or not isinstance(min_score, (int, float)) or not 0 <= min_score <= 1:
-            raise InputError(f"min_score: expected a number in [0, 1], got {min_score!r}")
+        check_count(limit, "limit")
+        check_share(min_score, "min_score")
         if not query.strip():
             return []
         vector, now = self.encoder.encode_queries([query])[0], now or datetime.now(UTC)

@@ -31,11 +31,12 @@ from ctx_vector.encoding_cache import EncodingCache
 from ctx_vector.errors import InputError
 from ctx_vector.memory_edit import Edit, T, run_edit
 from ctx_vector.memory_hits import MemoryHit
-from ctx_vector.memory_rows import NewMemory, Row, check_importance, check_type
+from ctx_vector.memory_rows import NewMemory, Row, check_type
 from ctx_vector.memory_search import Ask, first_pass
 from ctx_vector.memory_view import MemoryView, check_memory_model, load_view
 from ctx_vector.memory_words import DEFAULT_RULES, MemoryWords, WordRules, load_words
 from ctx_vector.rerank import DEPTH
+from ctx_vector.rules import check_count, check_share
 from ctx_vector.scoring import check_retrieval
 from ctx_vector.search_model import SearchModel, as_encoder
 from ctx_vector.store import Store
@@ -77,10 +78,9 @@ class Memory:
     ) -> None:
         if not isinstance(user_id, str) or not user_id.strip() or clean_text(user_id) != user_id:
             raise InputError(f"user_id: expected a name, got {user_id!r}")
-        if working_capacity < 1 or not working_days > 0:
-            raise InputError(
-                f"working_capacity and working_days: expected >= 1 and > 0, got {working_capacity} and {working_days}"
-            )
+        check_count(working_capacity, "working_capacity")
+        if isinstance(working_days, bool) or not isinstance(working_days, (int, float)) or not working_days > 0:
+            raise InputError(f"working_days: expected a number > 0, got {working_days!r}")
         self.path = Path(path)
         self.user_id = user_id
         self.working_capacity = working_capacity
@@ -242,9 +242,9 @@ class Memory:
         now: datetime | None = None,
     ) -> list[MemoryHit]:
         """Do what `search` does for a query whose unit vector (dim,) the caller has already."""
-        _check_count(limit, "limit")
-        check_importance(min_importance, "min_importance")
-        check_importance(min_score, "min_score")
+        check_count(limit, "limit")
+        check_share(min_importance, "min_importance")
+        check_share(min_score, "min_score")
         check_retrieval(strategy)
         types = [type] if isinstance(type, str) else type
         for name in types or ():
@@ -416,7 +416,7 @@ class Memory:
         """
         check_type(from_type, "from_type")
         check_type(to_type, "to_type")
-        check_importance(importance_threshold, "importance_threshold")
+        check_share(importance_threshold, "importance_threshold")
         if from_type == to_type:
             raise InputError(f"consolidate: from_type and to_type are both {to_type!r}")
 
@@ -437,7 +437,7 @@ class Memory:
 
     def summary(self, limit: int = 10, *, now: datetime | None = None) -> str:
         """Return a short text: how many memories of which type, and the most important ones."""
-        _check_count(limit, "limit")
+        check_count(limit, "limit")
         return upkeep.summary(self.all(now=now), limit)
 
     def export(self, *, now: datetime | None = None) -> Iterator[str]:
@@ -477,10 +477,12 @@ class Memory:
         self.close()
 
 
+def default_folder() -> Path:
+    """Return where memories are kept unless told: in the platform's data folder."""
+    from platformdirs import user_data_path
+
+    return Path(user_data_path("ctx_vector")) / "memory"
+
+
 def _moment(now: datetime | None) -> datetime:
     return as_utc(now, "now") or datetime.now(UTC)
-
-
-def _check_count(value: Any, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"{name}: expected an integer >= 1, got {value!r}")

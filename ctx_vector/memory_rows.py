@@ -18,6 +18,7 @@ from typing import Any, Final
 from ctx_vector.dialogue import NEIGHBOURS, alone_text, around_text
 from ctx_vector.errors import InputError
 from ctx_vector.memory_same import fold_turn
+from ctx_vector.rules import check_share
 from ctx_vector.store import Migration, common_tables, get_meta, set_meta
 from ctx_vector.values import as_utc, clean_text
 
@@ -75,7 +76,7 @@ class NewMemory:
         return cls(
             content=clean_text(content),
             type=check_type(given.get("type", "episodic")),
-            importance=check_importance(given.get("importance", 0.5)),
+            importance=check_share(given.get("importance", 0.5), "importance"),
             timestamp=as_utc(given.get("timestamp", now)),
             session=_name(given.get("session")),
             speaker=_name(given.get("speaker")),
@@ -109,13 +110,6 @@ def check_type(value: Any, name: str = "memory type") -> str:
     if value not in TYPES:
         raise InputError(f"{name}: expected one of {', '.join(TYPES)}, got {value!r}")
     return str(value)
-
-
-def check_importance(value: Any, name: str = "importance") -> float:
-    """Return a number in [0, 1]. Raises InputError with the value."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        raise InputError(f"{name}: expected a number in [0, 1], got {value!r}")
-    return float(value)
 
 
 @dataclass(frozen=True, slots=True)

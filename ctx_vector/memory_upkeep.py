@@ -12,7 +12,8 @@ from ctx_vector import memory_rows as rows
 from ctx_vector.dialogue import alone_text, around_text
 from ctx_vector.encoding_cache import EncodingCache, move_to_encoder, text_hash
 from ctx_vector.errors import InputError
-from ctx_vector.memory_rows import TYPES, Row, check_importance
+from ctx_vector.memory_rows import TYPES, Row
+from ctx_vector.rules import check_share
 from ctx_vector.store import Store, find_encodings, set_meta
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def check_forget(strategy: Any, threshold: Any, max_age_days: Any) -> None:
     if strategy not in FORGET:
         raise InputError(f"forget strategy: expected one of {', '.join(FORGET)}, got {strategy!r}")
     if strategy == "importance_based":
-        check_importance(threshold, "threshold")
+        check_share(threshold, "threshold")
     elif strategy == "capacity_based":
         if (
             isinstance(threshold, bool)

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.errors import ConfigError, InputError
+from ctx_vector.rules import check_count, check_share
 from ctx_vector.stages import Candidates, Query
 
 if TYPE_CHECKING:
@@ -114,10 +115,8 @@ class SecondPass:
     weight: float = WEIGHT
 
     def __post_init__(self) -> None:
-        if isinstance(self.depth, bool) or not isinstance(self.depth, int) or self.depth < 1:
-            raise InputError(f"rerank_depth: expected an integer >= 1, got {self.depth!r}")
-        if isinstance(self.weight, bool) or not isinstance(self.weight, (int, float)) or not 0 <= self.weight <= 1:
-            raise InputError(f"rerank_weight: expected a number in [0, 1], got {self.weight!r}")
+        check_count(self.depth, "rerank_depth")
+        check_share(self.weight, "rerank_weight")
 
     def look(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the relevance (n,) float64 in [0, 1] of texts by the second pass alone."""

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ctx_vector.errors import InputError
+
 MOST_TOKENS: Final = 100_000_000
 _JSON: Final = {bool: "boolean", str: "string", type(None): "null", int: "integer", float: "number"}
 
@@ -61,6 +63,20 @@ def one_of(choices: Iterable[str]) -> Rule:
         return f"expected one of {', '.join(names)}, got {shown(value)}{nearest(value, names)}"
 
     return Rule(check, {"enum": list(names)})
+
+
+def check_count(value: Any, name: str) -> int:
+    """Return an integer >= 1. Raises InputError naming it otherwise."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name}: expected an integer >= 1, got {shown(value)}")
+    return value
+
+
+def check_share(value: Any, name: str) -> float:
+    """Return a number in [0, 1]. Raises InputError naming it otherwise."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        raise InputError(f"{name}: expected a number in [0, 1], got {shown(value)}")
+    return float(value)
 
 
 def typed(kind: type | tuple[type, ...], words: str) -> Rule:

@@ -16,13 +16,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import retrieval
 from ctx_vector.errors import InputError, LoaderError
 from ctx_vector.knowledge import KnowledgeBase
-from ctx_vector.memory import Memory
+from ctx_vector.memory import Memory, default_folder
 from ctx_vector.packets import Candidate
 from ctx_vector.rules import nearest
 from ctx_vector.stages import Retrieval
@@ -98,13 +97,7 @@ class MemoryTool(_Tool):
         *,
         memory: Memory | None = None,
     ) -> None:
-        if memory is None:
-            if path is None:
-                from platformdirs import user_data_path
-
-                path = Path(user_data_path("ctx_vector")) / "memory"
-            memory = Memory(path, user_id, encoder)
-        self.memory = memory
+        self.memory = memory or Memory(default_folder() if path is None else path, user_id, encoder)
 
     def _actions(self) -> Mapping[str, Callable[[Mapping[str, Any]], Any]]:
         return {

@@ -150,9 +150,14 @@ def test_a_user_has_a_name(tmp_path, wrong):
 
 
 def test_bounds_of_the_constructor(tmp_path):
-    for wrong in ({"working_capacity": 0}, {"working_days": 0}, {"working_days": float("nan")}):
-        with pytest.raises(InputError, match="working_capacity and working_days"):
-            Memory(tmp_path, "ada", **wrong)
+    for name, wrong in (
+        ("working_capacity", 0),
+        ("working_capacity", "9"),
+        ("working_days", 0),
+        ("working_days", float("nan")),
+    ):
+        with pytest.raises(InputError, match=f"{name}: expected .* got"):
+            Memory(tmp_path, "ada", **{name: wrong})
 
 
 @pytest.mark.parametrize(

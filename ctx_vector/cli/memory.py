@@ -52,9 +52,9 @@ def memory_folder(given: str | None) -> Path:
     """Return the folder of the memory: the one given, or the default of `MemoryTool`."""
     if given is not None:
         return Path(given)
-    from platformdirs import user_data_path
+    from ctx_vector.memory import default_folder
 
-    return Path(user_data_path("ctx_vector")) / "memory"
+    return default_folder()
 
 
 def open_memory(given: str | None, user: str, *, create: bool = False, encoder: Any = None) -> Memory:
