@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import numpy as np
 
 from ctx_vector.errors import InputError, ModelError
+from ctx_vector.lru import LRU
 from ctx_vector.model_store import MANIFEST, cards, find_card, prepare
 from ctx_vector.onnx_encoder import OnnxEncoder, Progress
 from ctx_vector.values import clean_text
@@ -186,9 +186,7 @@ class CachedEncoder:
             raise InputError(f"capacity must be >= 0, got {capacity}")
         self.encoder = encoder
         self.store = store
-        self._capacity = capacity
-        self._known: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
-        self._lock = threading.Lock()
+        self._known: LRU[bytes, NDArray[np.float32]] = LRU(capacity)
 
     @property
     def name(self) -> str:
@@ -233,19 +231,11 @@ class CachedEncoder:
 
     def forget(self, texts: Sequence[str]) -> None:
         """Drop the vectors of these texts from memory (a store is its owner's to clean)."""
-        with self._lock:
-            for text in texts:
-                self._known.pop(self.key(text, "query"), None)
-                self._known.pop(self.key(text, "passage"), None)
+        self._known.drop([key for text in texts for key in (self.key(text, "query"), self.key(text, "passage"))])
 
     def _encode(self, texts: Sequence[str], kind: Literal["query", "passage"], options: dict[str, Any]) -> Vectors:
         keys = [self.key(text, kind) for text in _listed(texts)]
-        found: dict[bytes, NDArray[np.float32]] = {}
-        with self._lock:
-            for key in keys:
-                if key in self._known:
-                    self._known.move_to_end(key)
-                    found[key] = self._known[key]
+        found = self._known.get_many(keys)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
         if missing and self.store is not None:
             stored = self.store.get_many(list(missing))
@@ -266,12 +256,8 @@ class CachedEncoder:
         return out
 
     def _remember(self, vectors: Mapping[bytes, NDArray[np.float32]]) -> None:
-        with self._lock:
-            for key, vector in vectors.items():
-                self._known[key] = vector.copy()  # not a view, which would keep the whole batch
-                self._known.move_to_end(key)
-            while len(self._known) > self._capacity:
-                self._known.popitem(last=False)
+        # not views, which would keep the whole batch
+        self._known.put({key: vector.copy() for key, vector in vectors.items()})
 
 
 def tokens_of(encoder: Encoder, texts: Sequence[str], kind: Literal["query", "passage"]) -> list[Vectors]:

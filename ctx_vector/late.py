@@ -23,8 +23,6 @@ the texts seen last.
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -35,6 +33,7 @@ from ctx_vector.encoders import tokens_of
 from ctx_vector.errors import InputError
 from ctx_vector.languages import language_of
 from ctx_vector.late_map import LateMap, load_late_map
+from ctx_vector.lru import LRU
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -126,10 +125,7 @@ class LateScorer:
             raise InputError(f"most_bytes must be >= 0, got {most_bytes}")
         self._encoder = encoder
         self._map = late_map or load_late_map(encoder)
-        self._most_bytes = most_bytes
-        self._known: OrderedDict[bytes, Packed] = OrderedDict()
-        self._bytes = 0
-        self._lock = threading.Lock()
+        self._known: LRU[bytes, Packed] = LRU(most_bytes, lambda packed: packed.nbytes)
 
     def score(self, query: Query, candidates: Candidates) -> NDArray[np.float64]:
         """Return (n,) float64 in [0, 1]; zeros for a blank query, 0 for a blank text."""
@@ -149,25 +145,11 @@ class LateScorer:
         """Return the centred, packed rows of each text; what is not known is encoded in one call."""
         keys = [hashlib.blake2b(f"{kind}\0{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
                 for text in texts]  # fmt: skip
-        found: dict[bytes, Packed] = {}
-        with self._lock:
-            for key in keys:
-                if key in self._known:
-                    self._known.move_to_end(key)
-                    found[key] = self._known[key]
+        found = self._known.get_many(keys)
         missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in found}
         if missing:
             fresh = tokens_of(self._encoder, list(missing.values()), kind)
             for (key, text), rows in zip(missing.items(), fresh, strict=True):
                 found[key] = Packed.of(self._map.centred(rows, kind, language_of(text)))
-            self._keep({key: found[key] for key in missing})
+            self._known.put({key: found[key] for key in missing})
         return [found[key] for key in keys]
-
-    def _keep(self, fresh: dict[bytes, Packed]) -> None:
-        with self._lock:
-            for key, packed in fresh.items():
-                if key not in self._known:
-                    self._known[key] = packed
-                    self._bytes += packed.nbytes
-            while self._bytes > self._most_bytes:
-                self._bytes -= self._known.popitem(last=False)[1].nbytes

@@ -18,13 +18,13 @@ returns the encoder (plugins.py).
 from __future__ import annotations
 
 import math
-import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.languages import language_of
+from ctx_vector.lru import LRU
 from ctx_vector.terms import terms
 
 if TYPE_CHECKING:
@@ -193,8 +193,7 @@ class _Words:
     """The terms of the texts scored lately, so that a text is taken apart once."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Terms] = OrderedDict()
-        self._lock = threading.Lock()
+        self._known: LRU[str, Terms] = LRU(_MOST_KNOWN)
 
     def shares(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the keyword share (n,) of each text; the texts of one language are a collection."""
@@ -215,15 +214,10 @@ class _Words:
     def _terms(self, text: str) -> Terms:
         from ctx_vector.keywords import Terms
 
-        with self._lock:
-            if text in self._known:
-                self._known.move_to_end(text)
-                return self._known[text]
-        found = Terms.of_one(text)
-        with self._lock:
-            self._known[text] = found
-            while len(self._known) > _MOST_KNOWN:
-                self._known.popitem(last=False)
+        found = self._known.get(text)
+        if found is None:
+            found = Terms.of_one(text)
+            self._known.put({text: found})
         return found
 
 

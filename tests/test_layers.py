@@ -50,7 +50,7 @@ LAYERS = {
         loaders formats documents file_walk ignore_rules
         encoders onnx_encoder unigram encoding_cache
         model_store model_files model_sources e5_format onnx_export tokenizer_files
-        index sieve store measurements whole_files""",
+        index sieve store measurements whole_files lru""",
     "vocabulary": "config sources rules tokens images image_headers escaping stages packets values errors",
 }
 PACKAGE = Path(__file__).resolve().parent.parent / "ctx_vector"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +24,7 @@ from ctx_vector.errors import CtxVectorError, InputError
 from ctx_vector.inspector import views
 from ctx_vector.inspector.reasons import said_in
 from ctx_vector.inspector.words import WORDS, language_of
+from ctx_vector.lru import LRU
 
 if TYPE_CHECKING:
     from ctx_vector.audit_decode import BuildRecord
@@ -66,7 +66,7 @@ class Pages:
             "step": lambda value: "0.01" if round(value, 2) == value else "any",
         }
         self._counters: dict[str, TokenCounter] = {}
-        self._records: OrderedDict[str, BuildRecord] = OrderedDict()
+        self._records: LRU[str, BuildRecord] = LRU(_KEPT_BUILDS)
         self._lock = threading.Lock()
 
     # -- builds -------------------------------------------------------------------------------------------------------
@@ -155,15 +155,10 @@ class Pages:
     def _record(self, id: str) -> BuildRecord:
         if self.stores.audit is None:
             raise InputError("there is no audit log")
-        with self._lock:
-            if id in self._records:
-                self._records.move_to_end(id)
-                return self._records[id]
-        record = self.stores.audit.show(id)
-        with self._lock:
-            self._records[record.id] = record
-            while len(self._records) > _KEPT_BUILDS:
-                self._records.popitem(last=False)
+        record = self._records.get(id)
+        if record is None:
+            record = self.stores.audit.show(id)
+            self._records.put({record.id: record})
         return record
 
     def _counter(self, record: BuildRecord) -> TokenCounter:
