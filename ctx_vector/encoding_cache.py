@@ -36,17 +36,25 @@ def unpack_vector(blob: bytes) -> NDArray[np.float32]:
     return np.frombuffer(blob, "<f4").astype(np.float32, copy=False)
 
 
-def check_model(conn: sqlite3.Connection, store: Store, encoder: Encoder) -> None:
-    """Raise ModelMismatchError when the vectors in use are those of another encoder."""
+def check_model(conn: sqlite3.Connection, store: Store, encoder: Encoder) -> int:
+    """Return the row id of the model in use, 0 when nothing is encoded yet.
+
+    Raises ModelMismatchError when it is not the encoder's.
+    """
     row = conn.execute(
-        "SELECT fingerprint, name, dim FROM models WHERE id = (SELECT value FROM meta WHERE key = 'model')"
+        "SELECT id, fingerprint, name, dim FROM models WHERE id = (SELECT value FROM meta WHERE key = 'model')"
     ).fetchone()
-    if row is not None and row[0] != encoder.fingerprint:
+    if row is None:
+        return 0
+    id_, fingerprint, name, dim = row
+    if fingerprint != encoder.fingerprint:
+        command = f"ctx-vector kb reencode {encoder.name} --kb {store.path.parent}"
         raise ModelMismatchError(
-            f"{store.path} holds vectors of {row[1]} ({row[2]} numbers, {row[0][:12]}), the encoder is {encoder.name} "
-            f"({encoder.dim} numbers, {encoder.fingerprint[:12]}); open it with the encoder it was made with, or "
-            f"convert it with: ctx-vector kb reencode {encoder.name} --kb {store.path.parent}"
+            f"{store.path} holds vectors of {name} ({dim} numbers, {fingerprint[:12]}), the encoder is {encoder.name} "
+            f"({encoder.dim} numbers, {encoder.fingerprint[:12]}); open it with encoder=load_encoder({name!r}), or "
+            f"convert it with {'Memory.reencode(encoder)' if store.kind == 'memory' else command}"
         )
+    return int(id_)
 
 
 def move_to_encoder(

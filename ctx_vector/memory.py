@@ -27,13 +27,13 @@ import numpy as np
 from ctx_vector import memory_rows as rows
 from ctx_vector import memory_upkeep as upkeep
 from ctx_vector.audit_purge import Audits
-from ctx_vector.encoding_cache import EncodingCache
+from ctx_vector.encoding_cache import EncodingCache, check_model
 from ctx_vector.errors import InputError
 from ctx_vector.memory_edit import Edit, T, run_edit
 from ctx_vector.memory_hits import MemoryHit
 from ctx_vector.memory_rows import NewMemory, Row, check_type
 from ctx_vector.memory_search import Ask, first_pass
-from ctx_vector.memory_view import MemoryView, check_memory_model, load_view
+from ctx_vector.memory_view import MemoryView, load_view
 from ctx_vector.memory_words import DEFAULT_RULES, MemoryWords, WordRules, load_words
 from ctx_vector.rerank import DEPTH
 from ctx_vector.rules import check_count, check_share
@@ -102,7 +102,7 @@ class Memory:
     def _current(self, conn: sqlite3.Connection) -> MemoryView:
         """Return the view of a snapshot whose first statement is made here, so that it is no older than `_view`."""
         with self._lock:
-            model = check_memory_model(conn, self._store, self.encoder)
+            model = check_model(conn, self._store, self.encoder)
             self._view = load_view(conn, self.user_id, self._model.calibration(), self._view, model)
             return self._view
 

@@ -22,7 +22,7 @@ from ctx_vector.errors import StoreError
 from ctx_vector.languages import language_of
 from ctx_vector.memory_rows import NewMemory, Row
 from ctx_vector.memory_same import SAME_COSINE, fold_turn, say_the_same
-from ctx_vector.memory_view import MemoryView, check_memory_model
+from ctx_vector.memory_view import MemoryView
 from ctx_vector.store import Store, find_encodings
 
 if TYPE_CHECKING:
@@ -259,7 +259,6 @@ def run_edit(
         try:
             with store.write() as conn:
                 conn.execute("PRAGMA defer_foreign_keys=ON")  # an attempt that is rolled back may point nowhere
-                check_memory_model(conn, store, cache.encoder)
                 edit = Edit(conn, user, cache.model(conn), now, view(conn) if view else None)
                 result = work(edit)
                 edit.finish(tried)

@@ -25,19 +25,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ctx_vector.calibration import Calibration
-from ctx_vector.errors import ModelMismatchError
 from ctx_vector.index import load_faiss, one_thread
 from ctx_vector.keywords import best_shares, keyword_facts
 from ctx_vector.languages import LANGUAGES, language_of
 from ctx_vector.memory_rows import TYPES, oldest_gone
 from ctx_vector.memory_words import MemoryWords
 from ctx_vector.scoring import fuse_ranks
-from ctx_vector.store import Store, get_meta
+from ctx_vector.store import get_meta
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from ctx_vector.stages import Encoder
 
     Ids = NDArray[np.int64]
     Mask = NDArray[np.bool_]
@@ -274,23 +271,6 @@ def _mean(rows: Vectors, usual: Vectors) -> Vectors:
 def _unit(rows: Vectors) -> Vectors:
     norms = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     return np.asarray(rows / np.maximum(norms, 1e-12)[:, None], np.float32)
-
-
-def check_memory_model(conn: sqlite3.Connection, store: Store, encoder: Encoder) -> int:
-    """Return the row id of the model in use, 0 when nothing is stored yet.
-
-    Raises ModelMismatchError when it is not the encoder's.
-    """
-    row = conn.execute(
-        "SELECT id, fingerprint, name, dim FROM models WHERE id = (SELECT value FROM meta WHERE key = 'model')"
-    ).fetchone()
-    if row is not None and row[1] != encoder.fingerprint:
-        raise ModelMismatchError(
-            f"the memories in {store.path} have vectors of {row[2]} ({row[3]} numbers, {row[1][:12]}), the encoder is "
-            f"{encoder.name} ({encoder.dim} numbers, {encoder.fingerprint[:12]}); open them with "
-            f"encoder=load_encoder({row[2]!r}), or convert them with Memory.reencode(encoder)"
-        )
-    return 0 if row is None else int(row[0])
 
 
 def load_view(

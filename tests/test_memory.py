@@ -667,7 +667,7 @@ def test_another_encoder_is_refused_with_a_way_out_and_can_take_over(tmp_path, e
     bob.add("Bob likes coffee", now=NOW)
     ada.search("tea")
     new = Memory(tmp_path, "ada", other)
-    way_out = r"load_encoder\('multilingual-e5-small'\), or convert them with Memory.reencode"
+    way_out = r"load_encoder\('multilingual-e5-small'\), or convert it with Memory.reencode"
     for action in (
         lambda: new.search("tea"),
         lambda: new.add("x"),
