@@ -150,7 +150,10 @@ Fate = tuple[Said, str, str]  # a message that does not stand in the context, wi
 def read_turns(said: Sequence[Said], query: str, config: ContextConfig) -> tuple[list[list[Said]], list[Fate]]:
     """Return the turns, and apart the messages that must not stand in the context.
 
-    These are all if `include` says so, and else empty ones, the last one when it only repeats the query, and tool
+    A turn is a user message and everything up to the next user message, so that no answer stays without its question
+    and no tool result without its call. Messages before the first user message form a turn of their own.
+
+    Left out are all if `include` says so, and else empty ones, the last one when it only repeats the query, and tool
     results whose call is not there.
     """
     if not config.include.get("history", True):

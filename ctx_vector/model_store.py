@@ -19,7 +19,7 @@ import os
 import shutil
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -45,8 +45,7 @@ class ModelCard:
 
     `dim` is the length of a vector, `max_tokens` the most tokens of a text that are looked at, special ones included.
     `prompts` has ``query`` and ``passage``, put before the text. `kind` is the form of `file` in the PyPI `package`:
-    ``e5s1`` (one file) or ``folder`` (safetensors, with its neighbours); `sha256` is that file's. `calibration` is what
-    `ctx_vector.calibration` keeps there.
+    ``e5s1`` (one file) or ``folder`` (safetensors, with its neighbours); `sha256` is that file's.
     """
 
     name: str
@@ -55,14 +54,12 @@ class ModelCard:
     prompts: Mapping[str, str]
     pooling: str
     licence: str
-    formats: tuple[str, ...]
     package: str
     version: str
     file: str
     kind: str
     sha256: str
     default: bool = False
-    calibration: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +107,7 @@ def cards() -> dict[str, ModelCard]:
 
 def _card(entry: dict[str, Any]) -> ModelCard:
     source = entry.pop("source")
-    return ModelCard(**(entry | {"formats": tuple(entry["formats"])}), **source)
+    return ModelCard(**entry, **source)
 
 
 def find_card(name: str) -> ModelCard:

@@ -76,8 +76,6 @@ class Candidates:
     texts: Sequence[str]
     packets: Sequence[ContextPacket] = ()
     vectors: Vectors | None = None
-    token_vectors: Sequence[Vectors] | None = None
-    index: object | None = None
 
 
 @runtime_checkable
@@ -167,4 +165,3 @@ class VectorIndex(Protocol):
 
 
 Summarizer = Callable[[str, int], str]
-BudgetPolicy = Callable[[Request], int]

@@ -1,7 +1,4 @@
-"""Which turns of a conversation stay: whole turns only, and the newest always.
-
-A turn is a user message and everything up to the next user message, so that no answer stays without its question and no
-tool result without its call. Messages before the first user message form a turn of their own.
+"""Which turns of a conversation stay: whole turns only (history.py reads them), and the newest always.
 
 A strategy is a pure function: it returns the turns that may stay, in order of choice. `choose` takes them in this order
 while they fit.
@@ -20,7 +17,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from ctx_vector.config import ContextConfig
-from ctx_vector.packets import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +33,6 @@ class Turns:
 
 
 Strategy = Callable[[Turns, ContextConfig], list[int]]
-
-
-def turns_of(messages: Sequence[Message]) -> list[list[int]]:
-    """Return the indices of the messages of each turn, oldest turn first.
-
-    >>> turns_of([Message("a", "user"), Message("b", "assistant"), Message("c", "user")])
-    [[0, 1], [2]]
-    """
-    turns: list[list[int]] = []
-    for index, message in enumerate(messages):
-        if message.role == "user" or not turns:
-            turns.append([])
-        turns[-1].append(index)
-    return turns
 
 
 def window(turns: Turns, config: ContextConfig) -> list[int]:
