@@ -8,6 +8,7 @@ most the last cosine of the one and the last share of the other.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from ctx_vector.calibration import Asked
-    from ctx_vector.index import Ids
+    from ctx_vector.index import FlatIndex, Ids, TailedIndex
     from ctx_vector.keyword_rows import KnowledgeWords
     from ctx_vector.views import View
 
@@ -54,24 +55,26 @@ def best_rows(
     """Return the best `limit` rows that reach `min_score`, and all that tie with the last of them."""
     if not len(view.ids):
         return Found(view.ids, np.empty((0, view.dim), np.float32), np.empty(0), np.empty(0))
-    shares = {language: words.known.shares(words.query, language, view) for language in view.indexes}
-    if words.strategy == "bm25":
-        return _by_keywords(conn, view, asked, words, shares, limit, min_score, allowed)
     languages = list(view.indexes)
     points, more = asked.points(languages), asked.hybrid_points(languages)
+    parts = [
+        _Language(
+            view.indexes[language], *words.known.shares(words.query, language, view), points[:, [at]], more[:, [at]]
+        )
+        for at, language in enumerate(languages)
+    ]
+    if words.strategy == "bm25":
+        return _by_keywords(conn, view, asked, words, parts, limit, min_score, allowed)
     width = max(_LEAST, limit)
     while True:
-        parts = [
-            _named(view, asked, *shares[language], language, width, allowed, points[:, [at]], more[:, [at]])
-            for at, language in enumerate(languages)
-        ]
-        ids = np.concatenate([part[0] for part in parts])
-        groups = np.repeat(np.arange(len(languages)), [len(part[0]) for part in parts])
-        own = np.concatenate([part[1] for part in parts])
+        named = [part.named(asked, width, allowed) for part in parts]
+        ids = np.concatenate([part.ids[places] for part, (places, _) in zip(parts, named, strict=True)])
+        groups = np.repeat(np.arange(len(parts)), [len(places) for places, _ in named])
+        own = np.concatenate([part.shares[places] for part, (places, _) in zip(parts, named, strict=True)])
         vectors = view.vectors(conn, ids)
         excess, cosines = asked.excess(vectors, points[:, groups])
         scores = asked.hybrid(excess, own, points[:, groups], more[:, groups])
-        others = max(part[2] for part in parts)
+        others = max(rest for _, rest in named)
         least = float(np.partition(scores, -limit)[-limit]) if len(scores) >= limit else 0.0
         if others <= max(least, min_score) or not others:
             break
@@ -82,28 +85,29 @@ def best_rows(
     return Found(ids, vectors, scores, cosines).over(max(least, min_score))
 
 
-def _named(
-    view: View,
-    asked: Asked,
-    ids: Ids,
-    shares: Scores,
-    language: str,
-    width: int,
-    allowed: Ids | None,
-    points: Scores,
-    more: Scores,
-) -> tuple[Ids, Scores, float]:
-    """Return, of one language, the ids of the rows to look at, their shares, and the most another row can have."""
-    wanted = None if allowed is None else np.isin(ids, allowed)
-    by_words = best_shares(shares, width, wanted, width + _MOST_TIED)
-    near, products = view.indexes[language].search(asked.direction, width, allowed)
-    by_cosine = np.searchsorted(ids, near)
-    places = np.union1d(by_words, by_cosine)
-    if len(near) < width:  # these are all there are
-        return ids[places], shares[places], 0.0
-    share = shares[by_words].min() if len(by_words) >= width else 0.0
-    excess = asked.excess_of(products[-1:].astype(np.float64) + _APART, points)
-    return ids[places], shares[places], float(asked.hybrid(excess, np.array([share]), points, more)[0])
+@dataclass(frozen=True, slots=True)
+class _Language:
+    """The rows of one language: ids (ascending) and keyword shares (n,), and what the maps have to know of it, (9, 1)
+    and (6, 1).
+    """
+
+    index: FlatIndex | TailedIndex
+    ids: Ids
+    shares: Scores
+    points: Scores
+    more: Scores
+
+    def named(self, asked: Asked, width: int, allowed: Ids | None) -> tuple[Ids, float]:
+        """Return the places of the rows to look at, some `width` by either list, and the most another row can have."""
+        wanted = None if allowed is None else np.isin(self.ids, allowed)
+        by_words = best_shares(self.shares, width, wanted, width + _MOST_TIED)
+        near, products = self.index.search(asked.direction, width, allowed)
+        places: Ids = np.union1d(by_words, np.searchsorted(self.ids, near))
+        if len(near) < width:  # these are all there are
+            return places, 0.0
+        share = self.shares[by_words].min() if len(by_words) >= width else 0.0
+        excess = asked.excess_of(products[-1:].astype(np.float64) + _APART, self.points)
+        return places, float(asked.hybrid(excess, np.array([share]), self.points, self.more)[0])
 
 
 def _by_keywords(
@@ -111,16 +115,16 @@ def _by_keywords(
     view: View,
     asked: Asked,
     words: Words,
-    shares: dict[str, tuple[Ids, Scores]],
+    parts: Sequence[_Language],
     limit: int,
     min_score: float,
     allowed: Ids | None,
 ) -> Found:
     """Return the best `limit` rows by keywords alone, with those that tie with the last, up to a thousand."""
-    ids, own = (np.concatenate(columns) for columns in zip(*shares.values(), strict=True))
+    ids, own = np.concatenate([part.ids for part in parts]), np.concatenate([part.shares for part in parts])
     places = best_shares(own, limit, None if allowed is None else np.isin(ids, allowed), limit + _MOST_TIED)
     ids, own = ids[places], own[places]
     scores = keyword_facts().relevance(words.query, own)
     vectors = view.vectors(conn, ids)
-    points = asked.points(list(view.indexes))[:, :1].repeat(len(ids), 1)
+    points = parts[0].points.repeat(len(ids), 1)  # cosines are the same by any
     return Found(ids, vectors, scores, asked.excess(vectors, points)[1]).over(min_score)

@@ -338,7 +338,7 @@ class KnowledgeBase:
         """
         from ctx_vector.upkeep import export
 
-        return export(self._store, vectors)
+        return export(self._store, vectors=vectors)
 
     def documents(self) -> list[dict[str, Any]]:
         """Return source, title, timestamp and number of chunks of each document of the active version, by source."""

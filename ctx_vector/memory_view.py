@@ -20,7 +20,7 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -164,32 +164,37 @@ class MemoryView:
         width = limit
         while True:
             parts = [
-                self._by_words(query, vector, width, code, wanted, words, strategy)
+                self._by_words(query, vector, words, code, width, wanted)
+                if strategy != "bm25"
+                else self._by_words_alone(query, words, code, width, wanted)
                 for code in range(len(_LANGUAGES))
                 if (wanted := allowed[self.facts.languages == code]).any()
             ]
             if not parts:
                 return np.empty(0, np.int64), np.empty(0)
-            ids, dense, shares, both = (np.concatenate([part[n] for part in parts]) for n in range(4))
-            others = max(part[4] for part in parts)
-            if others <= 0 or (len(ids) >= limit and np.partition(both, -limit)[-limit] >= others):
+            both = np.concatenate([part.both for part in parts])
+            others = max(part.others for part in parts)
+            if others <= 0 or (len(both) >= limit and np.partition(both, -limit)[-limit] >= others):
                 break
             width *= 4
-        return ids, fuse_ranks(dense, shares, both) if strategy == "hybrid_rrf" else both
+        ids = np.concatenate([part.ids for part in parts])
+        if strategy != "hybrid_rrf":
+            return ids, both
+        dense, shares = np.concatenate([part.dense for part in parts]), np.concatenate([part.shares for part in parts])
+        return ids, fuse_ranks(dense, shares, both)
 
-    def _by_words(
-        self, query: str, vector: Vectors, k: int, code: int, wanted: Mask, words: MemoryWords, strategy: str
-    ) -> tuple[Ids, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64], float]:
-        """Return, of at most 2k rows of one language, ids, relevance by cosine, keyword share, and relevance by both;
-        and the most that another wanted row can have.
-        """
+    def _by_words_alone(self, query: str, words: MemoryWords, code: int, k: int, wanted: Mask) -> _Named:
+        mask = self.facts.languages == code
+        shares = words.shares(query, code, mask)
+        best = best_shares(shares, k, wanted)
+        found = keyword_facts().relevance(query, shares[best])
+        return _Named(self.facts.ids[np.flatnonzero(mask)[best]], found, shares[best], found, 0.0)
+
+    def _by_words(self, query: str, vector: Vectors, words: MemoryWords, code: int, k: int, wanted: Mask) -> _Named:
         asked, language = language_of(query), _LANGUAGES[code]
         mask = self.facts.languages == code
         shares = words.shares(query, code, mask)
         by_words = best_shares(shares, k, wanted)
-        if strategy == "bm25":
-            found = keyword_facts().relevance(query, shares[by_words])
-            return self.facts.ids[np.flatnonzero(mask)[by_words]], found, shares[by_words], found, 0.0
         index = self._index(code)
         centred = self._centred(asked, language, index, vector)
         by_cosine = index.nearest(centred, k, wanted)
@@ -202,7 +207,8 @@ class MemoryView:
             least_share = shares[by_words].min() if len(by_words) >= k else 0.0
             least_cosine = cosines[np.isin(places, by_cosine)].min()
             others = float(relevance(asked, language, np.array([least_cosine]), np.array([least_share]))[0])
-        return self.facts.ids[index.rows[places]], relevance(asked, language, cosines), shares[places], both, others
+        dense = relevance(asked, language, cosines)
+        return _Named(self.facts.ids[index.rows[places]], dense, shares[places], both, others)
 
     def best_first(self, ids: Ids, scores: NDArray[np.float64]) -> Ids:
         """Return the places of these rows in the order of a search: by score, then newer first, then by id."""
@@ -219,6 +225,18 @@ class MemoryView:
         """Return the ids of one type outside conversations, and the vectors of their texts."""
         mask = (self.facts.types == TYPES.index(kind)) & ~self.facts.spoken
         return self.facts.ids[mask], self.facts.alone[mask]
+
+
+class _Named(NamedTuple):
+    """At most 2k rows of one language that a search by keywords looks at: ids, relevance by cosine, keyword share, and
+    relevance by both, all (n,); and the most that another wanted row can have.
+    """
+
+    ids: Ids
+    dense: NDArray[np.float64]
+    shares: NDArray[np.float64]
+    both: NDArray[np.float64]
+    others: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from ctx_vector.schema_walk import (
     SAME_PLACE,
     SINGLE,
     Edit,
+    Place,
     Schema,
     is_simple,
     mapped,
@@ -108,38 +109,40 @@ def _without(node: Schema, keys: tuple[str, ...]) -> Schema:
     return {key: value for key, value in node.items() if key not in keys}
 
 
-def _no_examples(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
+def _no_examples(node: Schema, place: Place) -> Schema:
     return _described(_without(node, _EXAMPLES), without_examples)
 
 
-def _short_descriptions(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
+def _short_descriptions(node: Schema, place: Place) -> Schema:
     return _described(node, lambda text: _clipped(first_sentence(text)))
 
 
-def _no_optional_descriptions(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
-    return _without(node, ("description",)) if optional else node
+def _no_optional_descriptions(node: Schema, place: Place) -> Schema:
+    return _without(node, ("description",)) if place.optional else node
 
 
-def _no_annotations(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
+def _no_annotations(node: Schema, place: Place) -> Schema:
     gone: tuple[str, ...] = _ANNOTATIONS
     if isinstance(node.get("items"), list):  # an older dialect, which has to be named
         gone = tuple(key for key in gone if key != "$schema")
     return {key: value for key, value in node.items() if key not in gone and not key.startswith("x-")}
 
 
-def _no_optional_details(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
-    return {key: value for key, value in node.items() if key in _KEPT_DETAILS} if optional and bounds else node
+def _no_optional_details(node: Schema, place: Place) -> Schema:
+    if not (place.optional and place.bounds):
+        return node
+    return {key: value for key, value in node.items() if key in _KEPT_DETAILS}
 
 
-def _no_optional_parameters(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
+def _no_optional_parameters(node: Schema, place: Place) -> Schema:
     properties = node.get("properties")
     entangled = not _ENTANGLED.isdisjoint(node) or isinstance(node.get("additionalProperties"), dict)
-    if bounds and isinstance(properties, dict) and not entangled:
-        node["properties"] = {name: value for name, value in properties.items() if name in needed}
+    if place.bounds and isinstance(properties, dict) and not entangled:
+        node["properties"] = {name: value for name, value in properties.items() if name in place.needed}
     return node
 
 
-def _no_descriptions(node: Schema, optional: bool, needed: frozenset[str], bounds: bool) -> Schema:
+def _no_descriptions(node: Schema, place: Place) -> Schema:
     return _without(node, ("description",))
 
 

@@ -6,12 +6,25 @@ Keywords are told from data: a property may be called `properties`, and what sta
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 Schema = dict[str, Any]
-# (a copy of the schema object, is it under an optional parameter, names that are required here, may bounds go) -> it
-Edit = Callable[[Schema, bool, frozenset[str], bool], Schema]
+
+
+class Place(NamedTuple):
+    """Where a schema object stands: under an optional parameter or not, the names that are required there of the value,
+    and whether bounds on the value may go.
+    """
+
+    optional: bool = False
+    needed: frozenset[str] = frozenset()
+    bounds: bool = True
+
+
+_WHOLE: Final = Place()
+#: From a copy of a schema object, and where it stands, to what takes its place.
+Edit = Callable[[Schema, Place], Schema]
 
 SAME_PLACE: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas", "dependencies")
 MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies")
@@ -27,29 +40,21 @@ CHOICES: Final = ("oneOf", "not", "if", "contains")
 # -- subschemas -------------------------------------------------------------------------------------------------
 
 
-def mapped(
-    schema: Any,
-    edit: Edit,
-    *,
-    optional: bool = False,
-    needed: frozenset[str] = frozenset(),
-    frozen: bool = False,
-    bounds: bool = True,
-) -> Any:
+def mapped(schema: Any, edit: Edit, place: Place = _WHOLE, *, frozen: bool = False) -> Any:
     """Return a copy of a schema with `edit` done to every schema object in it, from the outside to the inside.
 
-    `needed` are names that are required around it, at the same place of the value; `frozen` says that definitions may
-    be used where bounds must stay.
+    `place` is that of the schema itself; `frozen` says that definitions may be used where bounds must stay.
     """
     if not isinstance(schema, dict):
         return schema
-    needed = needed | _required(schema)
-    node = edit(dict(schema), optional, needed, bounds)
+    place = place._replace(needed=place.needed | _required(schema))
+    optional, needed, bounds = place
+    node = edit(dict(schema), place)
 
     def inner(key: str, value: Any, optional: bool) -> Any:
         around = needed if key in SAME_PLACE else frozenset[str]()
-        stay = bounds and key not in CHOICES and not (frozen and key in DEFINITIONS)
-        return mapped(value, edit, optional=optional, needed=around, frozen=frozen, bounds=stay)
+        may_go = bounds and key not in CHOICES and not (frozen and key in DEFINITIONS)
+        return mapped(value, edit, Place(optional, around, may_go), frozen=frozen)
 
     for key, value in node.items():
         if key in MAPS and isinstance(value, dict):
@@ -92,7 +97,7 @@ def subschemas(schema: Any) -> Iterator[Schema]:
     """Yield every schema object in a schema, itself first."""
     found: list[Schema] = []
 
-    def note(node: Schema, *_: object) -> Schema:
+    def note(node: Schema, _: Place) -> Schema:
         found.append(node)
         return node
 
@@ -102,7 +107,7 @@ def subschemas(schema: Any) -> Iterator[Schema]:
 
 def arranged(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
     """Return a copy of a schema with `change` done to every schema object in it."""
-    result: Schema = mapped(schema, lambda node, *_: change(node))
+    result: Schema = mapped(schema, lambda node, _: change(node))
     return result
 
 

@@ -146,13 +146,13 @@ def parse_settings(
         found = read_yaml(text)
     except InputError as error:
         raise ConfigError([f"{path or 'settings'}: {error}"]) from None
-    return _Check(found, Path(folder), scope, allow_python).settings(path)
+    return _Check(found, Path(folder), scope, allow_python=allow_python).settings(path)
 
 
 class _Check:
     """One pass over a file: sections become objects, and problems are collected with path and line."""
 
-    def __init__(self, found: PlainYaml, folder: Path, scope: str | None, allow_python: bool) -> None:
+    def __init__(self, found: PlainYaml, folder: Path, scope: str | None, *, allow_python: bool) -> None:
         self._found = found
         self._folder = folder
         self._scope = scope
@@ -329,7 +329,7 @@ class _Check:
             if isinstance(given, Mapping):
                 self._check_scope(path, given)
                 if base is not None and given.get("enabled") is not False:  # also if another field is wrong
-                    self._made(path, label, partial(_check_paths, name, given, base, self._allow_python))
+                    self._made(path, label, partial(_check_paths, name, given, base, allow_python=self._allow_python))
         for problem in check_sources(made):
             self._place(("sources",), "", problem.partition(": ")[2])
         return made
@@ -361,13 +361,13 @@ def _no_encoder() -> Any:
     return None
 
 
-def _check_paths(name: str, given: Mapping[str, Any], base: Path, allow_python: bool) -> None:
+def _check_paths(name: str, given: Mapping[str, Any], base: Path, *, allow_python: bool) -> None:
     loader, args = given.get("loader"), given.get("args", {})
     try:
         probe = SourceConfig("source", "static", loader, args if isinstance(args, Mapping) else {})
     except ConfigError:
         return  # told already
-    if problems := check_loader(probe, base, allow_python):
+    if problems := check_loader(probe, base, allow_python=allow_python):
         raise ConfigError([problem.replace("sources.source", f"sources.{name}", 1) for problem in problems])
 
 

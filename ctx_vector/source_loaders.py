@@ -42,7 +42,7 @@ _IMPORTANCE: Final = number(0, 1)
 _PURGED: Final = "(purged)"
 
 
-def check_loader(config: SourceConfig, base_dir: str | Path | None = None, allow_python: bool = False) -> list[str]:
+def check_loader(config: SourceConfig, base_dir: str | Path | None = None, *, allow_python: bool = False) -> list[str]:
     """Return what is wrong with a loader given as text, as problems for a ConfigError; opens and runs nothing."""
     if not isinstance(config.loader, str):
         return []
@@ -97,7 +97,7 @@ def open_loader(
 
     Raises ConfigError naming what is wrong.
     """
-    if problems := check_loader(config, base_dir, allow_python):
+    if problems := check_loader(config, base_dir, allow_python=allow_python):
         raise ConfigError(problems)
     kind, _, rest = config.loader.partition(":")
     base = Path(base_dir if base_dir is not None else ".")

@@ -116,7 +116,7 @@ def _switch_model(conn: sqlite3.Connection, model: int) -> bool:
     return True
 
 
-def export(store: Store, vectors: bool) -> Iterator[dict[str, Any]]:
+def export(store: Store, *, vectors: bool) -> Iterator[dict[str, Any]]:
     """Yield the documents of the active version, each followed by its chunks, from one snapshot."""
     with store.read() as conn:
         live = catalog.live_revisions(conn, catalog.active_version(conn))

@@ -211,7 +211,7 @@ class Pages:
             "id": record.id,
             "sections": sections,
             "bars": views.bars(built, sections, words),
-            "candidates": views.candidates_of(built, "all" in request.query_params, size_of),
+            "candidates": views.candidates_of(built, size_of, whole="all" in request.query_params),
             "kept": len(built.kept),
             "dropped": len(built.dropped),
             "messages": views.messages_of(built),

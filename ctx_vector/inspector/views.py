@@ -151,7 +151,7 @@ def source_name(source: str, words: Mapping[str, str]) -> str:
     return words.get(f"source_{source}", source)
 
 
-def candidates_of(built: BuiltContext, whole: bool, size_of: Size) -> list[dict[str, Any]]:
+def candidates_of(built: BuiltContext, size_of: Size, *, whole: bool) -> list[dict[str, Any]]:
     """Return a row for each candidate, the kept ones first in order of choice; `number` finds it again.
 
     Unless `whole`, the first ROWS of the kept and of the dropped ones. `size_of` tells the tokens that an item has
