@@ -126,24 +126,11 @@ def test_the_library_never_prints(path: Path) -> None:
     assert not calls, f"print() in lines {calls}"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "errors",
-        "packets",
-        "config",
-        "tokens",
-        "escaping",
-        "recency",
-        "scoring",
-        "languages",
-        "trim",
-        "rules",
-        "versions",
-        "live_sources",
-    ],
-)
-def test_docstring_examples_are_true(name: str) -> None:
-    result = doctest.testmod(importlib.import_module(f"ctx_vector.{name}"))
-    assert result.failed == 0
-    assert result.attempted > 0 or name in ("errors", "packets", "config")
+EXAMPLES = [path for path in FILES if ">>> " in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=ids)
+def test_docstring_examples_are_true(path: Path) -> None:
+    name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted and not result.failed
