@@ -23,7 +23,7 @@ class LRU(Generic[K, V]):
     def __init__(self, most: int, size_of: Callable[[V], int] = lambda _: 1) -> None:
         self._most = most
         self._size_of = size_of
-        self._size = 0
+        self.size = 0  # of all that is there
         self._values: OrderedDict[K, V] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -47,8 +47,8 @@ class LRU(Generic[K, V]):
             for key, value in values.items():
                 self._pop(key)
                 self._values[key] = value
-                self._size += self._size_of(value)
-            while self._size > self._most:
+                self.size += self._size_of(value)
+            while self.size > self._most:
                 self._pop(next(iter(self._values)))
 
     def drop(self, keys: Iterable[K]) -> None:
@@ -59,4 +59,4 @@ class LRU(Generic[K, V]):
 
     def _pop(self, key: K) -> None:
         if key in self._values:
-            self._size -= self._size_of(self._values.pop(key))
+            self.size -= self._size_of(self._values.pop(key))
