@@ -78,8 +78,10 @@ def covered(known: Sequence[int], turns: Sequence[int]) -> int:
 
 def _summarise(text: str, summarizer: Summarizer, max_tokens: int, counter: TokenCounter) -> tuple[str, str]:
     try:
-        result = normalise(summarizer(text, max_tokens))
+        result: object = summarizer(text, max_tokens)
     except Exception as error:  # a caller's function may raise anything; a build does not fail for it
         return "", f"the summarizer failed ({type(error).__name__}: {error})"
-    result = normalise(counter.truncate(result, max_tokens))
+    if not isinstance(result, str):
+        return "", f"the summarizer gave {type(result).__name__}, expected a str"
+    result = normalise(counter.truncate(normalise(result), max_tokens))
     return result, "" if result else "the summarizer gave nothing"

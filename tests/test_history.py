@@ -276,7 +276,7 @@ def fails(text, most):
     [
         (None, "no summarizer was given"),
         (fails, "the summarizer failed (OSError: no server)"),
-        (lambda text, most: None, "the summarizer failed (AttributeError"),
+        (lambda text, most: None, "the summarizer gave NoneType"),
         (lambda text, most: " \n ", "the summarizer gave nothing"),
     ],
 )
