@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,16 +79,17 @@ def quiet_logs() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def kb(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample knowledge, indexed once by a real process for all workers; not to be changed."""
-    root = tmp_path_factory.getbasetemp()
-    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
-    folder = root / "cli-kb"
-    with FileLock(root / "cli-kb.lock"):
-        if not folder.exists():  # each test module has this fixture as its own
-            done = run("index", DATA / "knowledge", "--kb", folder)
+    """The sample knowledge, indexed once by a real process; each worker has a copy, which is not to be changed."""
+    own = tmp_path_factory.getbasetemp()
+    root = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    with FileLock(root / "sample-kb.lock"):
+        if not (root / "sample-kb").exists():
+            done = run("index", DATA / "knowledge", "--kb", root / "sample-kb")
             assert done.returncode == 0, done.stderr
             assert done.stderr == "" or "preparing the model" in done.stderr
-    return folder
+    if not (own / "cli-kb").exists():  # each test module has this fixture as its own
+        shutil.copytree(root / "sample-kb", own / "cli-kb")
+    return own / "cli-kb"
 
 
 @pytest.fixture

@@ -132,11 +132,10 @@ def test_freshness_is_measured_where_there_are_former_versions(report):
     assert np.isnan(fresh[1:]).all()
 
 
-def test_skip_and_stop_differ_as_they_should(report, documents):
-    """stop keeps a beginning of the order: never more tokens than skip, and it may leave room."""
+def test_stop_stays_within_every_budget(report):
     for budget in BUDGETS:
         assert (report.values["stop"][f"tokens@{budget}"] <= budget).all()
-    assert report.values["stop"]["ndcg@10"] == pytest.approx(report.values["词"]["ndcg@10"], abs=1)  # defined
+    assert np.isfinite(report.values["stop"]["ndcg@10"]).all()
 
 
 def test_score_counts_are_of_every_candidate(report, documents):

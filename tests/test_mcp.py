@@ -916,11 +916,6 @@ def test_without_the_extra_the_error_names_it():
     )
 
 
-def test_the_core_does_not_load_it():
-    code = "import sys, ctx_vector.builder, ctx_vector.cli.app; sys.exit(bool({'mcp', 'pydantic'} & set(sys.modules)))"
-    subprocess.run([sys.executable, "-c", code], env=environment(), check=True)
-
-
 def test_a_config_of_its_own(tmp_path: Path, encoder):
     with KnowledgeBase(tmp_path / "kb", encoder) as kb:
         server = make_server(knowledge=kb, config=ContextConfig(max_tokens=77, locale="zh"))

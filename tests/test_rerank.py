@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -241,16 +240,6 @@ def test_settings_name_a_second_pass_in_yaml(tmp_path) -> None:
     assert parse_settings(text.format("cross"), tmp_path).config.rerank == str(tmp_path / "cross")
     with pytest.raises(ConfigError, match=r"rerank .*: expected one of late, .* did you mean 'late'"):
         parse_settings(text.format("lste"), tmp_path)
-
-
-def test_what_is_off_costs_nothing() -> None:
-    code = (
-        "import sys; from ctx_vector import ContextBuilder\n"
-        "ContextBuilder().assemble('memory', documents=['Use less memory.'])\n"
-        "late = [name for name in sys.modules if name in ('ctx_vector.late', 'ctx_vector.cross_encoder', 'torch')]\n"
-        "print(late)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
 # -- cross-encoders ---------------------------------------------------------------------------------------------------
