@@ -68,7 +68,10 @@ def link(store_file: str, audit: Path) -> None:
             set_meta(conn, _AUDITS, json.dumps(sorted({*_linked(conn), name}), ensure_ascii=False))
             conn.execute("COMMIT")
     except sqlite3.Error as error:
-        raise StoreError(f"{file} cannot be told of the audit {audit}: {error}") from None
+        raise StoreError(
+            f"{file} cannot note that the audit {audit} has texts of it, which a purge must find: {error}; check that "
+            "it can be written"
+        ) from None
 
 
 def _linked(conn: sqlite3.Connection) -> list[str]:

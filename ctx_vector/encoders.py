@@ -183,7 +183,7 @@ class CachedEncoder:
 
     def __init__(self, encoder: Encoder, capacity: int = 10_000, store: VectorStore | None = None) -> None:
         if capacity < 0:
-            raise InputError(f"capacity must be >= 0, got {capacity}")
+            raise InputError(f"capacity: expected an integer >= 0, got {capacity}")
         self.encoder = encoder
         self.store = store
         self._known: LRU[bytes, NDArray[np.float32]] = LRU(capacity)

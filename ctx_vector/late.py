@@ -122,7 +122,7 @@ class LateScorer:
 
     def __init__(self, encoder: Encoder, late_map: LateMap | None = None, most_bytes: int = MOST_BYTES) -> None:
         if most_bytes < 0:
-            raise InputError(f"most_bytes must be >= 0, got {most_bytes}")
+            raise InputError(f"most_bytes: expected an integer >= 0, got {most_bytes}")
         self._encoder = encoder
         self._map = late_map or load_late_map(encoder)
         self._known: LRU[bytes, Packed] = LRU(most_bytes, lambda packed: packed.nbytes)

@@ -55,7 +55,7 @@ class OnnxEncoder:
 
     def __init__(self, folder: str | Path, *, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
-            raise InputError(f"threads must be >= 1, got {threads}")
+            raise InputError(f"threads: expected an integer >= 1, got {threads}")
         self._folder = Path(folder)
         manifest = read_manifest(self._folder)
         if manifest is None:

@@ -128,7 +128,7 @@ class TokenCounter:
         images: str | Formula = "openai_tiles",
     ) -> None:
         if cache_size < 0:
-            raise InputError(f"cache_size must be >= 0, got {cache_size}")
+            raise InputError(f"cache_size: expected an integer >= 0, got {cache_size}")
         self.message_overhead = message_overhead
         self.reply_overhead = reply_overhead
         self.images = image_formula(images)

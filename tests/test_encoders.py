@@ -304,7 +304,7 @@ def test_what_cannot_be_opened(tmp_path, encoder):
         load_encoder(tmp_path / "none")
     with pytest.raises(ModelError, match="sentence-transformers cannot load"):
         load_encoder(tmp_path)
-    with pytest.raises(InputError, match="threads must be >= 1, got 0"):
+    with pytest.raises(InputError, match="threads: expected an integer >= 1, got 0"):
         OnnxEncoder(model_dir(E5), threads=0)
 
 
@@ -393,7 +393,7 @@ def test_cache_keeps_the_last_used():
     cached.encode_documents(["bb"])
     assert inner.calls == [("passage", ["bb"])]
     CachedEncoder(inner, capacity=0).encode_documents(["a", "b"])
-    with pytest.raises(InputError, match="capacity must be >= 0, got -1"):
+    with pytest.raises(InputError, match="capacity: expected an integer >= 0, got -1"):
         CachedEncoder(inner, capacity=-1)
 
 

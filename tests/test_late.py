@@ -149,7 +149,7 @@ def test_texts_seen_last_are_kept_within_bounds(encoder) -> None:
     assert sorted(counting.asked) == sorted([HONEY[0], *TEXTS[:2]])
     scorer.score(Query(HONEY[0]), Candidates([f"{TEXTS[0]} {n}" for n in range(9)]))
     assert scorer._known.size <= 4 * size
-    with pytest.raises(InputError, match="most_bytes must be >= 0, got -1"):
+    with pytest.raises(InputError, match="most_bytes: expected an integer >= 0, got -1"):
         LateScorer(encoder, most_bytes=-1)
 
 

@@ -430,7 +430,7 @@ def test_long_texts_are_not_held_by_the_cache() -> None:
 
 
 def test_a_negative_cache_size_is_refused() -> None:
-    with pytest.raises(InputError, match="cache_size must be >= 0, got -1"):
+    with pytest.raises(InputError, match="cache_size: expected an integer >= 0, got -1"):
         TokenCounter(cache_size=-1)
 
 

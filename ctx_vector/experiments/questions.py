@@ -55,7 +55,7 @@ def read_questions(path: str | Path, kb: str | Path) -> Dataset:
             raise InputError(f"{place}: query: it is missing; a line is like {_EXAMPLE}")
         query = query_of(place, {**item, "_id": item.get("id") or f"q{number}", "text": text_of(place, item, asked)})
         if query.id in qrels:
-            raise InputError(f"{place}: the id {query.id!r} is there already")
+            raise InputError(f"{place}: the id {query.id!r} is there already; give every one its own")
         if not any(item.get(key) is not None for key in _POSITIVE_KEYS):
             raise InputError(f"{place}: positive: it is missing; name the document that answers: {_EXAMPLE}")
         grades: dict[str, int] = {}

@@ -143,7 +143,7 @@ def _by_id(path: Path, make: Callable[[str, Mapping[str, Any]], _T]) -> dict[str
     for place, item in objects(path):
         made = make(place, item)
         if made.id in found:
-            raise InputError(f"{place}: the id {made.id!r} is there already")
+            raise InputError(f"{place}: the id {made.id!r} is there already; give every one its own")
         found[made.id] = made
     return found
 
@@ -237,7 +237,7 @@ def read_pairs(path: str | Path) -> Dataset:
         text, world = text_of(place, item, asked), text_of(place, item, "collection", "")
         id_ = text_of(place, item, "id", f"q{number}")
         if id_ in qrels:
-            raise InputError(f"{place}: the id {id_!r} is there already")
+            raise InputError(f"{place}: the id {id_!r} is there already; give every one its own")
         key = next((key for key in _POSITIVE_KEYS if item.get(key) is not None), None)
         if key is None:
             raise InputError(f"{place}: positive: it is missing; give the text, or texts, that answer the query")
