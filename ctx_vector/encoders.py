@@ -33,7 +33,10 @@ def load_encoder(
     `name` is a card's (the default one: multilingual-e5-small), the path of a folder, or a hub name with a slash in it
     (``owner/model``). A card's model is prepared first if need be, from what is installed, without a network. A folder
     is opened by sentence-transformers unless `prepare` made it; only a hub name may reach for a network, and only for
-    what is not in its cache.
+    what is not in its cache. `models_dir` is where prepared models are kept, instead of the default place; `threads`
+    (>= 1) is how many texts the fast encoder works on at once, by default one for each core.
+
+    Raises ModelError for an unknown name, listing those there are, and for a model that cannot be prepared or opened.
     """
     known = cards()
     text = next(iter(known)) if name is None else str(name)

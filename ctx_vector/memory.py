@@ -145,7 +145,10 @@ class Memory:
     ) -> str:
         """Remember one thing, and return its id: that of the copy already there, if there is one.
 
-        `timestamp` is when it was said, by default now. Turns of one `session` are added in order of speaking.
+        `type` is `working`, `episodic`, `semantic` or `profile`, `importance` lies in [0, 1]. `timestamp` is when it
+        was said, by default now: a datetime, an ISO 8601 text, or seconds since 1970. Turns of one `session` are added
+        in order of speaking. Raises InputError naming the argument that is wrong, and ModelMismatchError when the
+        vectors there come from another encoder.
         """
         item = {
             "content": content,
@@ -205,9 +208,11 @@ class Memory:
     ) -> list[MemoryHit]:
         """Return at most `limit` memories with a relevance of at least `min_score`, best first; none for a blank query.
 
-        `strategy` is `cosine`, `hybrid`, `bm25` or `hybrid_rrf` (scoring.py). Equal scores: newer first, then by id.
-        `rerank` lets a second pass (rerank.py) judge the best `rerank_depth` memories, turns of a conversation among
-        their neighbours. Raises InputError for arguments out of their bounds.
+        Scores and importances lie in [0, 1]. `type` is one type or several; `since` and `until`, both included, bound
+        when it was said, and leave out what has no time. `strategy` is `cosine`, `hybrid`, `bm25` or `hybrid_rrf`
+        (scoring.py). Equal scores: newer first, then by id. `rerank` lets a second pass (rerank.py) judge the best
+        `rerank_depth` memories, turns of a conversation among their neighbours. Raises InputError for arguments out of
+        their bounds, and ModelMismatchError when the vectors come from another encoder.
         """
         if not isinstance(query, str):
             raise InputError(f"query: expected a str, got {query!r}")
@@ -287,11 +292,6 @@ class Memory:
         return row
 
     # -- changing ---------------------------------------------------------------------------------------------------
-
-    def users(self) -> list[str]:
-        """Return the names of all users who have memories in this folder."""
-        with self._store.read() as conn:
-            return rows.all_users(conn)
 
     def update(
         self,
@@ -430,6 +430,11 @@ class Memory:
         return self._edit(work, now, compares=True)
 
     # -- looking ----------------------------------------------------------------------------------------------------
+
+    def users(self) -> list[str]:
+        """Return the names of all users who have memories in this folder."""
+        with self._store.read() as conn:
+            return rows.all_users(conn)
 
     def stats(self, *, now: datetime | None = None) -> dict[str, Any]:
         """Return counts by type, sessions, mean importance, first and last time."""

@@ -322,9 +322,11 @@ class Budget:
 class BuiltContext:
     """What a build returns: the context as text and as messages, and the record of how it came about.
 
-    `sections` maps a section's name to its body; `kept` is in order of choice, `dropped` holds everything else, so
-    that the two together are every candidate. `meta` has the build id, timings, fingerprints and hashes. `trace` is
-    what `replay.rebuild` makes the same context from (trace.py).
+    `messages` are those of a chat API, the query last; `tools` the schemas that go beside them. `sections` maps a
+    section's name to its body; `kept` is in order of choice, `dropped` holds everything else, so that the two together
+    are every candidate. `stats` has counts and the usage rate, `meta` the build id, timings (milliseconds),
+    fingerprints and hashes, `warnings` what a person should hear. `rows` are the pieces of the text, as (section,
+    tokens, text). `trace` is what `replay.rebuild` makes the same context from (trace.py).
     """
 
     text: str
