@@ -8,7 +8,6 @@ side by side on one single-threaded session, which is also the fastest way on a 
 from __future__ import annotations
 
 import os
-import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +22,7 @@ from ctx_vector.errors import InputError, ModelError
 from ctx_vector.model_store import LIGHT, Manifest, read_manifest
 from ctx_vector.onnx_export import INPUT, TOKENS, VECTOR
 from ctx_vector.unigram import UnigramTokenizer
+from ctx_vector.values import clean_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -38,7 +38,6 @@ Progress = Callable[[int, int], None]
 _SMALL_CHARS = 20_000
 # A longer text is cut at a space before it is tokenised; the rest of it cannot reach the tokens that are kept.
 _HEAD_CHARS_PER_TOKEN = 64
-_SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def available_cpus() -> int:
@@ -155,7 +154,7 @@ class OnnxEncoder:
             raise InputError("expected a sequence of texts, got one str; put it in a list")
         prompt = self._manifest.prompts[kind]
         # A lone surrogate is no character; the tokenizers refuse it.
-        return [prompt + _SURROGATES.sub("\ufffd", text) for text in texts]
+        return [prompt + clean_text(text) for text in texts]
 
     def _encode(self, texts: Sequence[str], kind: Kind, progress: Progress | None) -> Vectors:
         prompted = self._with_prompt(texts, kind)
