@@ -45,10 +45,11 @@ from ctx_vector import ContextBuilder, ContextConfig, MemoryTool, TokenCounter, 
 from ctx_vector.calibration import KEYWORD_WEIGHT, Calibration
 from ctx_vector.calibration_measure import common_terms, measure
 from ctx_vector.encoders import CachedEncoder
+from ctx_vector.encoding_cache import check_model
 from ctx_vector.measurements import background
 from ctx_vector.memory import FILE_NAME, Memory
 from ctx_vector.memory_rows import MIGRATIONS
-from ctx_vector.memory_view import MemoryView, check_memory_model, load_view
+from ctx_vector.memory_view import MemoryView, load_view
 from ctx_vector.memory_words import WordRules, load_words
 from ctx_vector.store import Store
 from ctx_vector.terms import stem_key, words
@@ -119,7 +120,7 @@ class Maker:
             turns = [row.metadata["turn"] for row in memory.all()]
         store = Store(self._folder / FILE_NAME, MIGRATIONS, kind="memory")
         with closing(store), store.read() as conn:
-            model = check_memory_model(conn, store, self.encoder)
+            model = check_model(conn, store, self.encoder)
             view = load_view(conn, name, self._calibration(Settings()), None, model)
             cosines = cosines_of(view, vectors)
             everything = np.ones(len(view), np.bool_)

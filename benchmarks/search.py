@@ -18,10 +18,10 @@ import numpy as np
 from common import hardware, write_result
 
 from ctx_vector import catalog
-from ctx_vector.calibration_measure import background
 from ctx_vector.encoders import load_encoder
 from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.knowledge import KnowledgeBase
+from ctx_vector.measurements import background
 from ctx_vector.model_store import registry_dir
 from ctx_vector.store import add_encodings, find_encodings
 
