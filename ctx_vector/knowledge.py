@@ -28,6 +28,7 @@ from ctx_vector.catalog import Switch, Version
 from ctx_vector.encoding_cache import check_model
 from ctx_vector.errors import InputError, ModelError, StoreError
 from ctx_vector.hits import Hit
+from ctx_vector.index_files import FILE_ROWS, GRAPH_ROWS, refresh_files
 from ctx_vector.keyword_rows import KnowledgeWords, load_words
 from ctx_vector.passages import Ask, Snapshot, search, search_newest
 from ctx_vector.rerank import DEPTH
@@ -35,7 +36,7 @@ from ctx_vector.rules import check_count, check_share
 from ctx_vector.search_model import SearchModel, as_encoder
 from ctx_vector.staging import check_chunk_tokens
 from ctx_vector.store import Store
-from ctx_vector.views import FILE_ROWS, GRAPH_ROWS, View, load_view, refresh_files
+from ctx_vector.views import View, load_view
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

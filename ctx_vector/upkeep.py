@@ -15,9 +15,9 @@ import numpy as np
 from ctx_vector import catalog, keyword_rows
 from ctx_vector.encoding_cache import EncodingCache, move_to_encoder, text_hash, unpack_vector
 from ctx_vector.errors import InputError
+from ctx_vector.index_files import check_files, delete_files
 from ctx_vector.store import Store, checksum, get_meta, set_meta
 from ctx_vector.sync import sync_lock
-from ctx_vector.views import check_files, delete_files
 
 if TYPE_CHECKING:
     from ctx_vector.stages import Encoder

@@ -5,16 +5,12 @@ language is searched for its own best candidates. A row has two more numbers tha
 (`Calibration.ranked`), unless the view is only looked up in. A view is loaded from SQLite, immutable, and replaced when
 the knowledge base's generation changes; then only vectors that were not loaded before are read.
 
-From `file_rows` rows of a language on, its index is a file made by the last run (from `graph_rows` on, a graph), and
-what changed since is an exact tail in memory. A file that cannot be used is replaced by the rows of SQLite, with a
-warning; it is written again by the next run or by `verify`. One that was made for another calibration is passed over
-until the next run.
+A language with many rows has its index in a file (index_files.py), and what changed since is an exact tail in memory.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,9 +23,10 @@ import numpy as np
 
 from ctx_vector import catalog
 from ctx_vector.errors import StoreError
-from ctx_vector.index import FlatIndex, GraphIndex, TailedIndex, file_digest, open_index, save_index
+from ctx_vector.index import FlatIndex, GraphIndex, TailedIndex
+from ctx_vector.index_files import IndexFile, known_files, open_file, ranking_of
 from ctx_vector.sieve import Sieve
-from ctx_vector.store import Store, file_lock, get_meta
+from ctx_vector.store import get_meta
 from ctx_vector.versions import document_of, newer, version_key
 
 if TYPE_CHECKING:
@@ -41,34 +38,7 @@ if TYPE_CHECKING:
 
     Ranked = Callable[[Vectors], Vectors]
 
-FILE_ROWS: Final = 50_000  # with fewer, reading SQLite takes under a quarter of a second
-GRAPH_ROWS: Final = 100_000  # with fewer, exact search takes under 9 ms
 SIEVE_ROWS: Final = 1_000  # with fewer, exact search is as quick
-REWRITE_SHARE: Final = 0.1  # a file is written anew when more of its rows than this have changed
-
-_PATTERNS: Final = ("index-*.ctxidx", "index-*.ctxidx.*.part")
-
-log = logging.getLogger("ctx_vector.knowledge")
-
-
-@dataclass(frozen=True)
-class IndexFile:
-    """What SQLite says about an index file."""
-
-    name: str
-    fingerprint: str
-    version: int
-    language: str
-    kind: str
-    rows: int
-    dim: int
-    size: int
-    digest: str
-
-    @property
-    def label(self) -> dict[str, Any]:
-        """What the file's header has to say."""
-        return {key: getattr(self, key) for key in ("fingerprint", "version", "language", "kind", "rows", "dim")}
 
 
 @dataclass(frozen=True)
@@ -124,6 +94,13 @@ class View:
             found = dict(_vectors_of(conn, wanted))
             out[missing] = np.frombuffer(b"".join(found[int(id_)] for id_ in wanted), "<f4").reshape(-1, self.dim)
         return out
+
+    def ranked_rows(self, conn: sqlite3.Connection, language: str) -> tuple[Ids, Vectors]:
+        """Return the ids of a language's rows, ascending, and the rows by which they are ranked, from SQLite."""
+        assert self.calibration is not None  # whoever writes index files has seen to it
+        live = _live_rows(conn, self.version).get(language)
+        ids = live[0] if live else np.empty(0, np.int64)
+        return ids, self.calibration.ranked(language, _read_vectors(conn, ids, self.dim))
 
     def facts(self, conn: sqlite3.Connection) -> dict[int, DocumentFacts]:
         """Return what filters ask about the live documents, by row id; read once a view."""
@@ -208,13 +185,15 @@ def load_view(conn: sqlite3.Connection, folder: Path, old: View | None, calibrat
     if calibration is not None and calibration.dim != dim:
         calibration = None  # of another model: there will be no search
     live = _live_rows(conn, version)
-    files = {file.language: file for file in _files(conn) if file.fingerprint == _ranking(fingerprint, calibration)}
+    ranking = ranking_of(fingerprint, calibration)
+    files = {file.language: file for file in known_files(conn) if file.fingerprint == ranking}
     indexes: dict[str, FlatIndex | TailedIndex] = {}
     for language, (ids, _) in live.items():
         before = old.indexes.get(language) if old else None
         ranked = _identity if calibration is None else partial(calibration.ranked, language)
         if language in files:
-            base = _opened(folder, files[language], before, old)
+            same = old is not None and old.files.get(language) == files[language]
+            base = before.base if same and isinstance(before, TailedIndex) else open_file(folder, files[language])
             if base is not None:
                 indexes[language] = _tailed(conn, base, ids, before, dim, ranked)
                 continue
@@ -225,11 +204,6 @@ def load_view(conn: sqlite3.Connection, folder: Path, old: View | None, calibrat
     expiring = conn.execute("SELECT 1 FROM documents WHERE expires_at IS NOT NULL LIMIT 1").fetchone() is not None
     all_ids, documents = all_ids[order], documents[order]
     return View(generation, version, fingerprint, dim, all_ids, documents, indexes, files, expiring, calibration)
-
-
-def _ranking(fingerprint: str, calibration: Calibration | None) -> str:
-    """Return what the rows of an index file depend on."""
-    return f"{fingerprint} {calibration.hash}" if calibration else ""
 
 
 def _identity(vectors: Vectors) -> Vectors:
@@ -289,32 +263,6 @@ def _flat(
     return FlatIndex(ids, matrix)
 
 
-# -- files --------------------------------------------------------------------------------------------------------
-
-
-def _files(conn: sqlite3.Connection) -> list[IndexFile]:
-    rows = conn.execute(
-        "SELECT name, fingerprint, version, language, kind, rows, dim, size, digest FROM index_files ORDER BY name"
-    )
-    return [IndexFile(*row) for row in rows]
-
-
-def _opened(
-    folder: Path, file: IndexFile, before: FlatIndex | TailedIndex | None, old: View | None
-) -> FlatIndex | GraphIndex | None:
-    if isinstance(before, TailedIndex) and old is not None and old.files[file.language].name == file.name:
-        return before.base
-    path = folder / file.name
-    try:
-        size = path.stat().st_size
-        if size != file.size:
-            raise StoreError(f"{path} has {size} bytes, {file.size} expected")
-        return open_index(path, file.label)
-    except (OSError, StoreError) as error:
-        log.warning("index file not used, rows are read from SQLite instead: %s; mend it with: kb verify", error)
-        return None
-
-
 def _tailed(
     conn: sqlite3.Connection,
     base: FlatIndex | GraphIndex,
@@ -330,91 +278,3 @@ def _tailed(
         known = before.tail if isinstance(before, TailedIndex) else None
         tail = _flat(conn, fresh, known, dim, ranked)
     return TailedIndex(base, gone, tail)
-
-
-def refresh_files(store: Store, view: View, *, file_rows: int = FILE_ROWS, graph_rows: int = GRAPH_ROWS) -> int:
-    """Write the index files that this view wants and does not have, and delete those it does not want.
-
-    Returns how many were written. Row vectors come from SQLite, never from an older file.
-    """
-    folder = store.path.parent
-    small = all(len(index) < file_rows for index in view.indexes.values())
-    if small and not view.files and next(folder.glob(_PATTERNS[0]), None) is None:
-        return 0
-    with file_lock(store, folder / "index.lock", -1, "writing index files beside"):
-        return _refresh(store, view, file_rows, graph_rows)
-
-
-def _refresh(store: Store, view: View, file_rows: int, graph_rows: int) -> int:
-    folder = store.path.parent
-    written = 0
-    keep: dict[str, IndexFile] = {}
-    for language, index in view.indexes.items():
-        if len(index) < file_rows:
-            continue
-        kind = GraphIndex.kind if len(index) >= graph_rows else FlatIndex.kind
-        file = view.files.get(language)
-        if (
-            file is not None
-            and isinstance(index, TailedIndex)
-            and file.kind == kind
-            and index.changes <= REWRITE_SHARE * len(index.base)
-        ):
-            keep[language] = file
-            continue
-        keep[language] = _write_file(store, view, language, kind)
-        written += 1
-    with store.write() as conn:
-        if int(get_meta(conn, "generation", 0)) != view.generation:
-            return written  # the next run writes them for its own state; what was written here is deleted then
-        if {file.name for file in keep.values()} != {file.name for file in _files(conn)}:
-            conn.execute("DELETE FROM index_files")
-            conn.executemany(
-                "INSERT INTO index_files VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                ((f.name, f.fingerprint, f.version, f.language, f.kind, f.rows, f.dim, f.size, f.digest)
-                 for f in keep.values()),
-            )  # fmt: skip
-            catalog.touch(conn)
-    delete_files(folder, {file.name for file in keep.values()})
-    return written
-
-
-def _write_file(store: Store, view: View, language: str, kind: str) -> IndexFile:
-    with store.read() as conn:
-        live = _live_rows(conn, view.version).get(language)
-        ids = live[0] if live else np.empty(0, np.int64)
-        vectors = _read_vectors(conn, ids, view.dim)
-    assert view.calibration is not None  # refresh_files has seen to it
-    index = (GraphIndex if kind == GraphIndex.kind else FlatIndex)(ids, view.calibration.ranked(language, vectors))
-    ranking = _ranking(view.fingerprint, view.calibration)
-    name = f"index-{view.fingerprint[-12:]}-{ranking[-6:]}-v{view.version}-g{view.generation}-{language}.ctxidx"
-    name = "".join(char if char.isalnum() or char in "-_." else "_" for char in name)
-    label = {"fingerprint": ranking, "version": view.version, "language": language}
-    size, digest = save_index(store.path.parent / name, index, label)
-    return IndexFile(name, ranking, view.version, language, kind, len(ids), index.dim, size, digest)
-
-
-def delete_files(folder: Path, keep: set[str]) -> None:
-    """Delete index files that nothing points to, best-effort: another process may have them open on Windows."""
-    for pattern in _PATTERNS:
-        for path in folder.glob(pattern):
-            if path.name not in keep:
-                try:
-                    path.unlink()
-                except OSError as error:
-                    log.debug("%s is deleted later: %s", path, error)
-
-
-def check_files(store: Store) -> list[tuple[str, str]]:
-    """Return the names of index files that are missing or not as they were written, and what is wrong with them."""
-    with store.read() as conn:
-        files = _files(conn)
-    problems = []
-    for file in files:
-        path = store.path.parent / file.name
-        try:
-            if path.stat().st_size != file.size or file_digest(path) != file.digest:
-                problems.append((file.name, f"index file {file.name} is not as it was written"))
-        except OSError as error:
-            problems.append((file.name, f"index file {file.name} cannot be read: {error.strerror or error}"))
-    return problems
