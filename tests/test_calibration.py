@@ -13,7 +13,7 @@ import numpy as np
 import platformdirs
 import pytest
 
-from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, calibration, calibration_measure
+from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, calibration, measurements
 from ctx_vector.calibration import QUERY_SHARE, TEXT_SHARE, Calibration, load_calibration
 from ctx_vector.calibration_measure import measure
 from ctx_vector.encoders import CachedEncoder
@@ -432,7 +432,7 @@ BROKEN = {
 def small_background(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure on a part of the background, where only that it is measured matters."""
     rows = background(ROOT / "models")[::10]
-    monkeypatch.setattr(calibration_measure, "background", lambda folder: rows)
+    monkeypatch.setattr(measurements, "background", lambda: rows)
 
 
 @pytest.mark.parametrize("how", BROKEN)

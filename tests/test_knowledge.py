@@ -875,7 +875,7 @@ def test_a_full_disk_under_an_index_file_costs_only_the_file(tmp_path, docs, enc
         raise StoreError(f"{path} cannot be written: No space left on device")
 
     with KnowledgeBase(tmp_path / "kb", encoder, file_rows=1) as kb:
-        monkeypatch.setattr("ctx_vector.views.save_index", full)
+        monkeypatch.setattr("ctx_vector.index_files.save_index", full)
         assert kb.sync(docs).version == 1
         assert "no index file written" in caplog.text
         assert kb.search("What is a volcano?")[0].source == "docs/en/volcano.md"
