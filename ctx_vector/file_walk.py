@@ -95,22 +95,18 @@ def walk(
     targets = list(dict.fromkeys(Path(os.path.realpath(path)) for path in given))
     left_out = {Path(os.path.realpath(path)) for path in exclude}
     names = _Names(dict(roots or {}), targets)
-    result = Walk(roots=names.roots)
-    taken: dict[Path, Found] = {}
-    links: list[tuple[Path, Path]] = []
+    walker = _Walker(names, max_bytes, left_out)
     for target in targets:
         if target.is_dir():
-            _search(target, names, max_bytes, left_out, taken, links, result.skipped)
-        elif target not in taken:
-            _take(target, target, names, max_bytes, taken, result.skipped)
-    for link, target in links:
-        if target in taken:
-            result.skipped.append(Skipped(link, f"symbolic link to {names.source(target)}, which is read itself"))
-        else:
-            _take(link, target, names, max_bytes, taken, result.skipped)
-    result.found = sorted(taken.values(), key=lambda found: found.source)
-    result.skipped.sort(key=lambda skipped: os.fsencode(skipped.path))
-    return result
+            walker.search(target)
+        elif target not in walker.taken:
+            walker.take(target, target)
+    walker.take_links()
+    return Walk(
+        found=sorted(walker.taken.values(), key=lambda found: found.source),
+        skipped=sorted(walker.skipped, key=lambda skipped: os.fsencode(skipped.path)),
+        roots=names.roots,
+    )
 
 
 def _exists(path: str | os.PathLike[str]) -> bool:
@@ -174,67 +170,96 @@ def _printable(source: str) -> str:
     return f"{clean}~{zlib.crc32(source.encode('utf-8', 'surrogateescape')):08x}"
 
 
-def _take(
-    path: Path, target: Path, names: _Names, max_bytes: int, taken: dict[Path, Found], skipped: list[Skipped]
-) -> None:
-    try:
-        status = os.stat(target)
-        if not stat.S_ISREG(status.st_mode):
-            skipped.append(Skipped(path, "not a regular file"))
-        elif status.st_size > max_bytes:
-            reason = f"{status.st_size / 1e6:.1f} MB, over the limit of {max_bytes / 1e6:.1f} MB"
-            skipped.append(Skipped(path, reason))
-        elif not os.access(target, os.R_OK):
-            skipped.append(Skipped(path, "not readable: permission denied"))
-        else:
-            taken[target] = Found(path, names.source(path), status.st_size, status.st_mtime_ns)
-    except OSError as error:
-        skipped.append(Skipped(path, f"not readable: {error.strerror or error}"))
+class _Walker:
+    """Goes through folders. `taken` are files by their path with links resolved; links wait until all folders are read,
+    for what they lead to may be read itself.
+    """
 
+    def __init__(self, names: _Names, max_bytes: int, left_out: set[Path]) -> None:
+        self.taken: dict[Path, Found] = {}
+        self.skipped: list[Skipped] = []
+        self._names = names
+        self._max_bytes = max_bytes
+        self._left_out = left_out
+        self._links: list[tuple[Path, Path]] = []
 
-def _search(
-    root: Path,
-    names: _Names,
-    max_bytes: int,
-    left_out: set[Path],
-    taken: dict[Path, Found],
-    links: list[tuple[Path, Path]],
-    skipped: list[Skipped],
-) -> None:
-    pending: list[tuple[Path, Rules]] = [(root, outer_rules(root))]
-    while pending:
-        folder, specs = pending.pop()
+    def take(self, path: Path, target: Path) -> None:
+        """Take a file, the `target` of the link `path` or the path itself, or say why not."""
         try:
-            with os.scandir(folder) as scan:
-                entries = sorted(scan, key=lambda entry: os.fsencode(entry.name))
+            status = os.stat(target)
+            if not stat.S_ISREG(status.st_mode):
+                self._skip(path, "not a regular file")
+            elif status.st_size > self._max_bytes:
+                size, limit = status.st_size / 1e6, self._max_bytes / 1e6
+                self._skip(path, f"{size:.1f} MB, over the limit of {limit:.1f} MB")
+            elif not os.access(target, os.R_OK):
+                self._skip(path, "not readable: permission denied")
+            else:
+                self.taken[target] = Found(path, self._names.source(path), status.st_size, status.st_mtime_ns)
         except OSError as error:
-            skipped.append(Skipped(folder, f"folder not readable: {error.strerror or error}"))
-            continue
-        if any(entry.name == _VENV_MARK for entry in entries) and folder != root:
-            skipped.append(Skipped(folder, "virtual environment"))
-            continue
-        specs += tuple(own_rules(folder, {entry.name for entry in entries}))
-        for entry in entries:
-            path = folder / entry.name
+            self._skip(path, f"not readable: {error.strerror or error}")
+
+    def take_links(self) -> None:
+        """Take the files that links lead to, unless they are taken by themselves."""
+        for link, target in self._links:
+            if target in self.taken:
+                self._skip(link, f"symbolic link to {self._names.source(target)}, which is read itself")
+            else:
+                self.take(link, target)
+
+    def search(self, root: Path) -> None:
+        """Take the files of a folder and of those below it."""
+        pending: list[tuple[Path, Rules]] = [(root, outer_rules(root))]
+        while pending:
+            folder, specs = pending.pop()
             try:
-                is_link, is_dir = entry.is_symlink(), entry.is_dir()
+                with os.scandir(folder) as scan:
+                    entries = sorted(scan, key=lambda entry: os.fsencode(entry.name))
             except OSError as error:
-                skipped.append(Skipped(path, f"not readable: {error.strerror or error}"))
+                self._skip(folder, f"folder not readable: {error.strerror or error}")
                 continue
-            reason = _reason(path, is_dir, specs) or ("left out by the caller" if path in left_out else "")
-            if reason:
-                skipped.append(Skipped(path, reason))
-            elif is_link:
-                reason = _link(path, is_dir, root, links)
-                if reason:
-                    skipped.append(Skipped(path, reason))
-            elif is_dir:
-                pending.append((path, specs))
-            elif path not in taken:
-                _take(path, path, names, max_bytes, taken, skipped)
+            if any(entry.name == _VENV_MARK for entry in entries) and folder != root:
+                self._skip(folder, "virtual environment")
+                continue
+            specs += tuple(own_rules(folder, {entry.name for entry in entries}))
+            for entry in entries:
+                path = folder / entry.name
+                try:
+                    is_link, is_dir = entry.is_symlink(), entry.is_dir()
+                except OSError as error:
+                    self._skip(path, f"not readable: {error.strerror or error}")
+                    continue
+                if reason := _reason(path, specs, is_dir=is_dir):
+                    self._skip(path, reason)
+                elif path in self._left_out:
+                    self._skip(path, "left out by the caller")
+                elif is_link and is_dir:
+                    self._skip(path, "symbolic link to a folder")
+                elif is_link:
+                    self._follow(path, root)
+                elif is_dir:
+                    pending.append((path, specs))
+                elif path not in self.taken:
+                    self.take(path, path)
+
+    def _follow(self, path: Path, root: Path) -> None:
+        """Keep a link to a file below the root for later."""
+        try:
+            target = Path(os.path.realpath(path, strict=True))
+        except OSError:
+            self._skip(path, "broken symbolic link")
+            return
+        if root in target.parents:
+            self._links.append((path, target))
+        else:
+            self._skip(path, "symbolic link to a file outside the folder")
+
+    def _skip(self, path: Path, reason: str) -> None:
+        self.skipped.append(Skipped(path, reason))
 
 
-def _reason(path: Path, is_dir: bool, specs: Rules) -> str:
+def _reason(path: Path, specs: Rules, *, is_dir: bool) -> str:
+    """Return why a file or folder is left out for its name alone, or nothing."""
     name = path.name
     if name in _VCS:
         return "version control"
@@ -250,18 +275,4 @@ def _reason(path: Path, is_dir: bool, specs: Rules) -> str:
         return "generated file"
     if path.suffix.lower() in _BINARY:
         return f"binary format {path.suffix.lower()}"
-    return ""
-
-
-def _link(path: Path, is_dir: bool, root: Path, links: list[tuple[Path, Path]]) -> str:
-    """Keep a link to a file below the root for later, or return why it is not followed."""
-    if is_dir:
-        return "symbolic link to a folder"
-    try:
-        target = Path(os.path.realpath(path, strict=True))
-    except OSError:
-        return "broken symbolic link"
-    if root not in target.parents:
-        return "symbolic link to a file outside the folder"
-    links.append((path, target))
     return ""

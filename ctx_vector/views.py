@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ctx_vector.index import Ids, Vectors
 
     Ranked = Callable[[Vectors], Vectors]
+    Read = Callable[[Ids], Vectors]
 
 SIEVE_ROWS: Final = 1_000  # with fewer, exact search is as quick
 
@@ -191,13 +192,14 @@ def load_view(conn: sqlite3.Connection, folder: Path, old: View | None, calibrat
     for language, (ids, _) in live.items():
         before = old.indexes.get(language) if old else None
         ranked = _identity if calibration is None else partial(calibration.ranked, language)
+        read = partial(_read_ranked, conn, dim, ranked)
         if language in files:
             same = old is not None and old.files.get(language) == files[language]
             base = before.base if same and isinstance(before, TailedIndex) else open_file(folder, files[language])
             if base is not None:
-                indexes[language] = _tailed(conn, base, ids, before, dim, ranked)
+                indexes[language] = _tailed(base, ids, before, read)
                 continue
-        indexes[language] = _flat(conn, ids, before, dim, ranked)
+        indexes[language] = _flat(ids, before, read)
     all_ids = np.concatenate([ids for ids, _ in live.values()]) if live else np.empty(0, np.int64)
     documents = np.concatenate([found for _, found in live.values()]) if live else np.empty(0, np.int64)
     order = np.argsort(all_ids)
@@ -246,11 +248,14 @@ def _read_vectors(conn: sqlite3.Connection, ids: Ids, dim: int) -> Vectors:
     return flat.reshape(len(ids), dim)
 
 
-def _flat(
-    conn: sqlite3.Connection, ids: Ids, before: FlatIndex | TailedIndex | None, dim: int, ranked: Ranked
-) -> FlatIndex:
+def _read_ranked(conn: sqlite3.Connection, dim: int, ranked: Ranked, ids: Ids) -> Vectors:
+    return ranked(_read_vectors(conn, ids, dim))
+
+
+def _flat(ids: Ids, before: FlatIndex | TailedIndex | None, read: Read) -> FlatIndex:
+    """Return the index of these rows; those that are not in the one before are read."""
     if not isinstance(before, FlatIndex):
-        return FlatIndex(ids, ranked(_read_vectors(conn, ids, dim)))
+        return FlatIndex(ids, read(ids))
     if np.array_equal(before.ids, ids):
         return before
     matrix = np.empty((len(ids), before.dim), np.float32)
@@ -259,22 +264,16 @@ def _flat(
     kept = before.ids[at] == ids
     matrix[kept] = before.vectors[at[kept]]
     if not kept.all():
-        matrix[~kept] = ranked(_read_vectors(conn, ids[~kept], dim))
+        matrix[~kept] = read(ids[~kept])
     return FlatIndex(ids, matrix)
 
 
-def _tailed(
-    conn: sqlite3.Connection,
-    base: FlatIndex | GraphIndex,
-    ids: Ids,
-    before: FlatIndex | TailedIndex | None,
-    dim: int,
-    ranked: Ranked,
-) -> TailedIndex:
+def _tailed(base: FlatIndex | GraphIndex, ids: Ids, before: FlatIndex | TailedIndex | None, read: Read) -> TailedIndex:
+    """Return the index of a file, with what changed since."""
     gone = np.setdiff1d(base.ids, ids, assume_unique=True)
     fresh = np.setdiff1d(ids, base.ids, assume_unique=True)
     tail = None
     if len(fresh):
         known = before.tail if isinstance(before, TailedIndex) else None
-        tail = _flat(conn, fresh, known, dim, ranked)
+        tail = _flat(fresh, known, read)
     return TailedIndex(base, gone, tail)
