@@ -82,7 +82,7 @@ def fill(kb: KnowledgeBase, rows: int, seed: int = 0) -> None:
                     metadata={"format": "md", "part": document % 50}, chunks=chunks,
                 )
             )  # fmt: skip
-        catalog.new_version(conn, wanted, "sync", len(wanted), 0, 0)
+        catalog.new_version(conn, wanted, "sync", added=len(wanted))
 
 
 def timed(function, repeats: int) -> list[float]:

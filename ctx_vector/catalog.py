@@ -277,11 +277,13 @@ def set_stat(conn: sqlite3.Connection, document: int, path: str, stat: tuple[int
     )
 
 
-def new_version(conn: sqlite3.Connection, wanted: set[int], action: str, added: int, updated: int, removed: int) -> int:
+def new_version(
+    conn: sqlite3.Connection, wanted: set[int], action: str, *, added: int = 0, updated: int = 0, removed: int = 0
+) -> int:
     """Make the revisions `wanted`, and no others, live from the next version on, and that version active.
 
     It does not matter which version was active: after a rollback, what came later is retired here, and what was
-    retired later lives again.
+    retired later lives again. The counts are of documents, for those who look at the versions.
     """
     cursor = conn.execute(
         "INSERT INTO versions (created, action, added, updated, removed) VALUES (?, ?, ?, ?, ?)",

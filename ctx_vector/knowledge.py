@@ -180,7 +180,7 @@ class KnowledgeBase:
             if source not in live:
                 raise InputError(_unknown_source(source, live))
             wanted = {revision.id for name, revision in live.items() if name != source}
-            version = catalog.new_version(conn, wanted, "remove", 0, 0, 1)
+            version = catalog.new_version(conn, wanted, "remove", removed=1)
             catalog.prune(conn, self.keep_versions)
         log.info("version %d: removed %s", version, source)
         return version

@@ -262,7 +262,8 @@ class Indexer:
             for path, prefix in scope.walk.roots.items():
                 conn.execute("INSERT OR IGNORE INTO roots VALUES (?, ?)", (os.fsencode(path), prefix))
             if wanted != now:
-                catalog.new_version(conn, wanted, "sync", len(report.added), len(report.updated), len(report.removed))
+                added, updated, removed = map(len, (report.added, report.updated, report.removed))
+                catalog.new_version(conn, wanted, "sync", added=added, updated=updated, removed=removed)
                 catalog.prune(conn, self._keep, staged=True)
             if self._cache.encoded >= 32:
                 set_meta(conn, "seconds_per_text", self._cache.seconds / self._cache.encoded)
@@ -337,7 +338,7 @@ def _commit_texts(store: Store, stager: Stager, keep: int, loaded: Mapping[str, 
             kept = catalog.staged_revision(conn, source, content, stager.recipe)
             wanted.add(stager.insert(conn, item) if kept is None else kept)
         if added or updated:
-            catalog.new_version(conn, wanted, "add", len(added), len(updated), 0)
+            catalog.new_version(conn, wanted, "add", added=len(added), updated=len(updated))
             catalog.prune(conn, keep)
         version = catalog.active_version(conn)
         chunks = catalog.counts(conn, version)[1]

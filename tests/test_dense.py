@@ -168,7 +168,7 @@ def fill(kb, calibration, rng, documents, *, copies=False, first=0):
                 )
             )  # fmt: skip
         live = {revision.id for revision in catalog.live_revisions(conn, catalog.active_version(conn)).values()}
-        catalog.new_version(conn, live | set(made), "sync", documents, 0, 0)
+        catalog.new_version(conn, live | set(made), "sync", added=documents)
     kb._refresh_files()
 
 

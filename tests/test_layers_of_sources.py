@@ -287,8 +287,7 @@ def allocation_buffer(shares):
 SHARES = [{}, {"dynamic": 0.4, "memory": 0.05, "agents": 0.05}, {"buffer": 0.2, "dynamic": 0.35}]
 
 
-@settings(STEADY, max_examples=80)
-@given(
+any_mix = given(
     made_sources,
     st.integers(0, 60),
     st.integers(250, 2000),
@@ -296,20 +295,17 @@ SHARES = [{}, {"dynamic": 0.4, "memory": 0.05, "agents": 0.05}, {"buffer": 0.2, 
     st.sampled_from(SHARES),
     st.sampled_from(["plain", "numbered"]),
 )
+
+
+@settings(STEADY, max_examples=80)
+@any_mix
 def test_quotas_hold_for_any_mix_of_sources(chosen, system, limit, history, shares, style):
     hold_quotas(chosen, system, limit, history, shares, style)
 
 
 @pytest.mark.slow
 @settings(STEADY, max_examples=2000)
-@given(
-    made_sources,
-    st.integers(0, 60),
-    st.integers(250, 2000),
-    sizes,
-    st.sampled_from(SHARES),
-    st.sampled_from(["plain", "numbered"]),
-)
+@any_mix
 def test_quotas_hold_for_any_mix_of_sources_often(chosen, system, limit, history, shares, style):
     hold_quotas(chosen, system, limit, history, shares, style)
 
