@@ -107,6 +107,7 @@ def _rows_of_recall(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
         for key, en, zh in (
             ("cosine only", "cosine only", "仅余弦"),
             ("hybrid only", "`hybrid` only", "仅 `hybrid`"),
+            ("hybrid only, second pass", "`hybrid` and the second pass", "`hybrid` 加第二遍"),
             ("all defaults", "all defaults", "全部默认值"),
             ("all defaults, hybrid", "all defaults but `hybrid`", "默认值加 `hybrid`"),
         ):
