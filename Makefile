@@ -63,6 +63,7 @@ bench: $(VENV)/.tested
 	$(BIN)/python benchmarks/locomo.py
 	$(BIN)/python benchmarks/locomo_settings.py
 	$(BIN)/python benchmarks/freshness.py
+	$(BIN)/python benchmarks/other_facts.py
 	$(BIN)/python benchmarks/recency_forms.py
 	$(BIN)/python benchmarks/mcp_server.py
 	$(BIN)/python benchmarks/inspector.py

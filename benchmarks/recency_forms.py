@@ -33,7 +33,7 @@ from freshness import DATA, FLOOR, builder_of, fresh, last_steps, read
 from ctx_vector import ContextConfig, MemoryTool, TokenCounter, load_encoder
 from ctx_vector.calibration import load_calibration
 from ctx_vector.encoders import CachedEncoder
-from ctx_vector.newer import MOST, WIDEST, take_over, width
+from ctx_vector.newer import MOST, WIDEST, apart, take_over, width
 from ctx_vector.packets import Candidate
 from ctx_vector.ranking import relevances
 from ctx_vector.scoring import make_scorer
@@ -56,6 +56,7 @@ class Case:
     tokens: list[int]
     widths: list[int]
     sessions: list[Any]
+    texts: list[str]
     cosines: Any
     wanted: dict[str, int]
     query: dict
@@ -107,8 +108,10 @@ def newest_of_ten(case: Case, tokens: int) -> tuple[Any, Any]:
     return scores, case.relevance >= CONFIG.min_relevance
 
 
-def takes_over(line: float, floor: float, head: float | None) -> Form:
-    """As newer.py does; `head` is the share of the budget's width that takes part, None: everything does."""
+def takes_over(line: float, floor: float, head: float | None, subjects: bool = False) -> Form:
+    """As newer.py does; `head` is the share of the budget's width that takes part, None: everything does; `subjects`
+    says whether their words may tell that two statements are about different things.
+    """
 
     def form(case: Case, tokens: int) -> tuple[Any, Any]:
         recency = case.by_age(0.1, 0.1, episodic=floor)
@@ -124,7 +127,9 @@ def takes_over(line: float, floor: float, head: float | None) -> Form:
             grid = np.ix_(places, places)
             cosines = np.where(case.newer[grid] | case.newer[grid].T, case.cosines[grid], -np.inf)
             values = [case.relevance[places].tolist(), recency[places].tolist(), (-case.days[places]).tolist()]
-            for new, old in take_over(cosines, *values, WEIGHTS, CONFIG.min_relevance, line):
+            said = [case.texts[place] for place in places]
+            told = [apart(case.query["text"], said, values[0])] if subjects else []
+            for new, old in take_over(cosines, *values, WEIGHTS, CONFIG.min_relevance, line, *told):
                 for scores in (relevance, recency):
                     scores[places[new]] = max(scores[places[new]], scores[places[old]])
         return WEIGHTS[0] * relevance + WEIGHTS[1] * recency, relevance >= CONFIG.min_relevance
@@ -154,7 +159,8 @@ FORMS: dict[str, Form] = {
     "newer takes over, line 0.4, half of the budget": takes_over(0.4, 0.7, 2),
     "newer takes over, line 0.6, half of the budget": takes_over(0.6, 0.7, 2),
     "newer takes over, line 0.5, half of the budget, episodic floor 0.5": takes_over(0.5, 0.5, 2),
-    "newer takes over, line 0.5, half of the budget (default)": takes_over(0.5, 0.7, 2),
+    "newer takes over, line 0.5, half of the budget": takes_over(0.5, 0.7, 2),
+    "newer takes over, line 0.5, half of the budget, if of one subject (default)": takes_over(0.5, 0.7, 2, True),
 }
 
 
@@ -184,6 +190,7 @@ class Gatherer:
             self.counter.count_batch([f"Memory: {text}\n" for text in texts]),
             [width(text) for text in texts],
             [item.packet.meta.get("session") for item in found],
+            texts,
             self.scorer.alike(texts, vectors) if found else np.zeros((0, 0)),
             wanted,
             query,
@@ -284,7 +291,7 @@ def main() -> None:
             filled(case, form, CONFIG.shared_limit)[:1] == [next(iter(case.wanted))] for case in dated
         ])  # fmt: skip
         rows[name] = row
-        print(f"{name:66}", *(f"{value:.3f}" for value in row.values()), flush=True)
+        print(f"{name:76}", *(f"{value:.3f}" for value in row.values()), flush=True)
     write_result(
         "recency_forms",
         {

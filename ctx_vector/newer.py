@@ -11,6 +11,9 @@ The cosine is that of their vectors after the mean of all passages in their lang
 have nothing in common, whatever the encoder. So of two that match the query equally well the newer one goes first, one
 that matches half as well needs a cosine of 0.25, one that hardly matches 0.5.
 
+A newer statement about somebody or something else, often in the same words, replaces nothing (subjects.py): not the
+older one, nor what has taken over from that.
+
 Only the most relevant candidates take part, as many as would fill half of the budget at most. They are in the context
 whatever their order, so that an old answer does not lose its place. And only statements do, texts of a line or three:
 a passage says many things, and a newer one on the same matter does not replace it (versions of one document are known
@@ -20,7 +23,7 @@ by their metadata, versions.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -28,6 +31,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from ctx_vector.config import ContextConfig
 from ctx_vector.ordering import best_first
 from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, TYPE_TOOL, Candidate
+from ctx_vector.subjects import Question, other_subject, unrelated, words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -75,6 +79,7 @@ def replacements(
     now: datetime,
     scorer: Callable[[], Scorer],
     encoder: Callable[[], Encoder],
+    query: str,
 ) -> list[tuple[S, S]]:
     """Return (newer, older) pairs of rows of one section: the newer takes over from the older, in this order.
 
@@ -97,17 +102,19 @@ def replacements(
     missing = [row.candidate.packet.content for row in found if row.candidate.vectors is None]
     fresh = iter(encoder().encode_documents(missing)) if missing else iter(())  # remembered from scoring
     vectors = np.stack([next(fresh) if (own := row.candidate.vectors) is None else own[0] for row in found])
-    cosines = measure([row.candidate.packet.content for row in found], vectors)
+    texts, relevance = [row.candidate.packet.content for row in found], [row.relevance for row in found]
+    cosines = measure(texts, vectors)
     if cosines is None:
         return []
     pairs = take_over(
         np.where(_comparable(found), cosines, -np.inf),
-        [row.relevance for row in found],
+        relevance,
         [row.recency for row in found],
         [_seconds(row, now) for row in found],
         (config.relevance_weight, config.recency_weight),
         config.min_relevance,
         config.supersede_line,
+        apart(query, texts, relevance),
     )
     return [(found[new], found[old]) for new, old in pairs]
 
@@ -129,6 +136,17 @@ def _statements(rows: Sequence[S], config: ContextConfig) -> list[S]:
         if wide <= WIDEST and row.candidate.packet.timestamp is not None and _has_vector(row.candidate, config):
             found.append(row)
     return found
+
+
+def apart(query: str, texts: Sequence[str], relevance: Sequence[float]) -> Callable[[int, int], bool]:
+    """Return what says whether texts at two places, a newer and an older one, are about different things."""
+    asked = Question(query)
+
+    def apart(new: int, old: int) -> bool:
+        said, before = words(texts[new]), words(texts[old])
+        return unrelated(before, said, relevance[old], relevance[new]) or other_subject(asked, before, said)
+
+    return apart
 
 
 def _comparable(rows: Sequence[Scored]) -> NDArray[np.bool_]:
@@ -164,12 +182,14 @@ def take_over(
     weights: tuple[float, float],
     floor: float,
     line: float,
+    apart: Callable[[int, int], bool] = lambda new, old: False,
 ) -> list[tuple[int, int]]:
     """Return (newer, older) pairs of statements: each newer one takes over from that older one, in this order.
 
     `cosines` is (n, n); `times` are in seconds, larger is newer; `weights` are those of relevance and recency in the
     score. A statement under `floor` in relevance hands nothing on. Each takes over from the best of those it replaces,
-    the older ones first, so that the newest gets what the first one had.
+    the older ones first, so that the newest gets what the first one had. It takes nothing over where `apart(new, old)`
+    says that it is about something else than that one, or than the one which that has taken over from.
 
     "I live in Leeds" matches "Where do I live?" better than the newer "We moved to York" does, and hands its place on:
 
@@ -185,14 +205,22 @@ def take_over(
     replaces = (at[:, None] > at[None, :]) & (of[None, :] >= floor) & (cosines + share / 2 >= line)
     values = list(zip(relevance, recency, strict=True))
     scores = [weights[0] * one + weights[1] * other for one, other in values]
-    pairs: list[tuple[int, int]] = []
+    taken: dict[int, int] = {}  # newer -> older, in the order of time
     for new in np.argsort(at, kind="stable").tolist():
         old = np.flatnonzero(replaces[new]).tolist()
         if not old:
             continue
         best = max(old, key=lambda place: (scores[place], times[place]))
-        if scores[best] > scores[new] or values[new][0] < floor:
+        below = scores[best] > scores[new] or values[new][0] < floor
+        if below and not any(apart(new, place) for place in _line_of(best, taken)):
             values[new] = (max(values[new][0], values[best][0]), max(values[new][1], values[best][1]))
             scores[new] = weights[0] * values[new][0] + weights[1] * values[new][1]
-            pairs.append((new, best))
-    return pairs
+            taken[new] = best
+    return list(taken.items())
+
+
+def _line_of(place: int | None, taken: Mapping[int, int]) -> Iterator[int]:
+    """Yield a place, the one it took over from, and so on."""
+    while place is not None:
+        yield place
+        place = taken.get(place)

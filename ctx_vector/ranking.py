@@ -213,7 +213,7 @@ def rank(
     rows = _opened(candidates, template, now)
     _score(rows, template.query, config, now, scorer, encoder, known, {} if note is None else note, second)
     if known is None:
-        for new, old in replacements(rows, config, now, scorer, encoder):
+        for new, old in replacements(rows, config, now, scorer, encoder, template.query):
             new.take_over(old, max(new.relevance, old.relevance), max(new.recency, old.recency))
     for_relevance, for_recency, floor = config.relevance_weight, config.recency_weight, config.min_relevance
     for row in rows:

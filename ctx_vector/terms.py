@@ -16,12 +16,12 @@ from functools import lru_cache
 from typing import Final
 
 # Han, kana and the scripts of South-East Asia write words without spaces between them; Hangul glues particles to words
-_UNSPACED: Final = (
+UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
     "\U00020000-\U000323af"
 )
-_TERMS = re.compile(rf"[{_UNSPACED}]+|[^\W{_UNSPACED}]+")
-_UNSPACED_RUN = re.compile(rf"[{_UNSPACED}]")
+_TERMS = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
+_UNSPACED_RUN = re.compile(rf"[{UNSPACED}]")
 _HISSED = re.compile(r"(?:s|x|z|ch|sh)es$")
 _VOWEL = re.compile("[aeiouy]")
 

@@ -42,7 +42,7 @@ LAYERS = {
         memory memory_words memory_edit memory_hits memory_search memory_rows memory_same memory_upkeep memory_view
         dialogue""",
     "leaves": """
-        scoring recency ordering languages relevance_map calibration calibration_measure keywords terms plugins
+        scoring recency ordering languages relevance_map calibration calibration_measure keywords subjects terms plugins
         rerank late late_map cross_encoder search_model
         chunking packing text_cut sentences
         tool_schemas tool_reading schema_levels schema_walk json_results json_writer
