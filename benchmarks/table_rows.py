@@ -138,6 +138,25 @@ def _rows_of_recall(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
                 "只看年龄，全部默认值",
                 f"{before:.3f}, {after:.3f}",
             )
+    others = results.get("other_facts")
+    if others:
+        parts = [others["modes"][mode]["held out"] for mode in ("without looking at the words", "all defaults")]
+        for name, en, zh in (
+            (
+                "other, same words",
+                "a newer statement about something else, in the same words",
+                "用同样的话说别的事的新句",
+            ),
+            ("other, other words", "the same, in other words", "同上，换了说法"),
+            ("update, same words", "a newer statement of the fact, in the same words", "用同样的话说同一件事的新句"),
+            ("update, other words", "the same, in other words", "同上，换了说法"),
+        ):
+            count = parts[0][name]["questions"]
+            yield (
+                f"{en} ({count} written afterwards): the right one is the first, by likeness alone, all defaults",
+                f"{zh}（事后写的 {count} 例）：正确的一句排在第一，只看相似度，全部默认值",
+                ", ".join(f"{part[name]['share']:.3f}" for part in parts),
+            )
     yield from _passages(results)
     forms = results.get("recency_forms")
     if forms:

@@ -73,6 +73,20 @@ def test_of_several_the_best_is_taken_over_from_and_equal_times_replace_nothing(
     assert take_over(cosines, relevance, [1.0] * 4, [5.0] * 4, WEIGHTS, 0.1, 0.5) == []
 
 
+def test_what_is_about_something_else_takes_nothing_over_nor_from_what_took_over():
+    """The first is replaced by the second; the third is about something else than the first, and so than the second."""
+    relevance, times = [0.9, 0.5, 0.6], [0.0, 1.0, 2.0]
+    asked = []
+
+    def apart(new, old):
+        asked.append((new, old))
+        return (new, old) == (2, 0)
+
+    assert take_over(np.ones((3, 3)), relevance, [1.0] * 3, times, WEIGHTS, 0.1, 0.5, apart) == [(1, 0)]
+    assert asked == [(1, 0), (2, 1), (2, 0)]
+    assert take_over(np.ones((3, 3)), relevance, [1.0] * 3, times, WEIGHTS, 0.1, 0.5) == [(1, 0), (2, 1)]
+
+
 def test_who_stands_above_already_takes_nothing():
     assert take_over(np.ones((2, 2)), [0.5, 0.8], [1.0, 1.0], [0.0, 1.0], WEIGHTS, 0.1, 0.5) == []
 
