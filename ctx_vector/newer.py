@@ -142,11 +142,11 @@ def apart(query: str, texts: Sequence[str], relevance: Sequence[float]) -> Calla
     """Return what says whether texts at two places, a newer and an older one, are about different things."""
     asked = Question(query)
 
-    def apart(new: int, old: int) -> bool:
+    def told(new: int, old: int) -> bool:
         said, before = words(texts[new]), words(texts[old])
         return unrelated(before, said, relevance[old], relevance[new]) or other_subject(asked, before, said)
 
-    return apart
+    return told
 
 
 def _comparable(rows: Sequence[Scored]) -> NDArray[np.bool_]:

@@ -8,14 +8,14 @@ what differs tells what each is about. They are about different things when the 
 in whose place the newer one has another (host alpha, host beta; phone number, e-mail address); when the newer one puts
 a word between two that stand together in the question (my daughter's birthday); or when it leaves one out. What the
 question does not say (8080, 9443) may differ: that is what changes. A question for yes or no ("Is it still on port
-8080?") may say what has changed, so that one place where they differ is not enough there. Nor does it tell anything if
-the question is in another language; there they must differ twice, with words between that are the same.
+8080?") may say what has changed, so that one place where they differ is not enough there. Where the question has no
+word of the older one, being in another language, they must differ twice, with words in between that are the same.
 
 **No word in common** (`unrelated`). Where the older one fits the question far better, and the two share no word but
 common ones, nothing says that the newer one speaks of the same.
 
-Data flow: text -> `words` -> `Question`, the two functions. Words are stemmed, characters of scripts
-without spaces are single, codes and times are in one piece, "my" is "i", and `|` is the end of a clause.
+Data flow: text -> `words` -> `Question`, the two functions. Words are stemmed, characters of scripts without spaces are
+single, codes and times are in one piece, "my" is "i", and `|` is the end of a clause.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _COMMON: Final = 0.2  # of ordinary texts have a word that tells nothing apart
 _FREQUENT: Final = 0.1  # of ordinary texts have a word that links nothing
 _LONGER: Final = 2  # words at most, is what stands in the place of others
 _LEAST: Final = 1e-3  # of a relevance, for its odds
+_LONGEST: Final = 2_000  # characters of a question are looked at, half of them at its end
 
 _WORDS = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}_]+(?:[.,:/_-][^\W{UNSPACED}_]+)*|[,;:!?，。；：！？、]|\.(?!\w)")
 _UNSPACED = re.compile(rf"[{UNSPACED}]")
@@ -84,6 +85,8 @@ class Question:
     """A question as statements are held against it: its words, which stand together, and whether it wants yes or no."""
 
     def __init__(self, text: str) -> None:
+        if len(text) > _LONGEST:
+            text = f"{text[: _LONGEST // 2]}\n{text[-_LONGEST // 2 :]}"
         found = words(text)
         self.words = frozenset(found)
         self.pairs: Pairs = frozenset(pairwise(found))

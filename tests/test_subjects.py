@@ -125,6 +125,13 @@ def test_no_text_is_about_something_else_than_itself_and_none_fails(asked, older
     assert other(query, one, two) == other(query, one.upper(), two.upper())
 
 
+def test_of_a_long_question_both_ends_are_looked_at():
+    paste = "line of a log, 12:03:44, all is well\n" * 20_000
+    for query in (PORT + paste, paste + PORT):
+        assert other(query, ALPHA, "Host beta listens on port 9443.")
+        assert len(Question(query).words) < 30
+
+
 # -- no word in common ------------------------------------------------------------------------------------------------
 
 
