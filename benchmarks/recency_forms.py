@@ -159,8 +159,8 @@ FORMS: dict[str, Form] = {
     "newer takes over, line 0.4, half of the budget": takes_over(0.4, 0.7, 2),
     "newer takes over, line 0.6, half of the budget": takes_over(0.6, 0.7, 2),
     "newer takes over, line 0.5, half of the budget, episodic floor 0.5": takes_over(0.5, 0.5, 2),
-    "newer takes over, line 0.5, half of the budget": takes_over(0.5, 0.7, 2),
-    "newer takes over, line 0.5, half of the budget, if of one subject (default)": takes_over(0.5, 0.7, 2, True),
+    "newer takes over, line 0.5, half of the budget, whatever their words": takes_over(0.5, 0.7, 2),
+    "newer takes over, line 0.5, half of the budget (default)": takes_over(0.5, 0.7, 2, True),
 }
 
 

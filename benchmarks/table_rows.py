@@ -160,10 +160,7 @@ def _rows_of_recall(results: dict[str, dict]) -> Iterator[tuple[str, str, str]]:
     yield from _passages(results)
     forms = results.get("recency_forms")
     if forms:
-        age, default = (
-            "exp by type, episodic floor 0.7",
-            "newer takes over, line 0.5, half of the budget, if of one subject (default)",
-        )
+        age, default = "exp by type, episodic floor 0.7", "newer takes over, line 0.5, half of the budget (default)"
         before, after = (forms["forms"][name]["not versions, first"] for name in (age, default))
         yield (
             "100 unrelated memories with random dates: the right one is the first, by age alone, all defaults",
