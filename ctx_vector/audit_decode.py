@@ -133,7 +133,7 @@ def decode(conn: sqlite3.Connection, id_: str) -> BuildRecord:
         listed=listed(values),
         config=config,
         redacted=bool(values["redacted"]),
-        purged=_missing(built, record, shelf),
+        purged=_missing(built, shelf),
         feedback=tuple(dict(zip(("at", "value", "note", "variant"), item, strict=True)) for item in feedback),
     )
 
@@ -242,7 +242,7 @@ def _message(values: Mapping[str, Any], shelf: Shelf) -> dict[str, Any]:
     return made
 
 
-def _missing(built: BuiltContext, record: Mapping[str, Any], shelf: Shelf) -> tuple[str, ...]:
+def _missing(built: BuiltContext, shelf: Shelf) -> tuple[str, ...]:
     """Return what was purged from a build, in words: ``knowledge: 2 items``."""
     if not shelf.gone:
         return ()

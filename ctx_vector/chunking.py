@@ -62,7 +62,7 @@ def chunk_document(
     """Divide a document into chunks, in order.
 
     `count_tokens` returns the encoder's tokens of each text with its prompt (`Encoder.count_tokens`); it is called a
-    few times with many texts. Neither ``embedding_text(document, chunk)`` nor ``chunk.text`` is over `max_tokens`
+    few times with many texts. Neither ``embedding_text(chunk)`` nor ``chunk.text`` is over `max_tokens`
     for any chunk, by a recount. Chunks are filled up to `target_tokens`; one block that is longer stays whole up to
     `max_tokens`. Tiny sections, of fewer than `min_tokens`, are joined with their neighbours.
 
@@ -82,7 +82,7 @@ def chunk_document(
     return _verified(document, chunks, counter, max_tokens)
 
 
-def embedding_text(document: Document, chunk: Chunk) -> str:
+def embedding_text(chunk: Chunk) -> str:
     """Return what the encoder is given for a chunk: its context and its text, without heading anchors.
 
     A heading that opens the chunk and ends its path already is not said twice.
@@ -224,7 +224,7 @@ def _verified(document: Document, chunks: list[Chunk], counter: _Counter, max_to
     done: list[Chunk] = []
     pending = chunks
     while pending:
-        encoded = [embedding_text(document, chunk) for chunk in pending]
+        encoded = [embedding_text(chunk) for chunk in pending]
         counts = counter(encoded)
         # A heading and its anchor may take more tokens in the text than the path that stands for them.
         other = [at for at, chunk in enumerate(pending) if chunk.text != encoded[at]]

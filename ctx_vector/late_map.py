@@ -2,7 +2,7 @@
 
     means      of the unit vectors of all tokens, of questions and of passages, in each language
     LatePair   for each (query language, text language): how much a score grows with the length of the text, and the map
-               from what is left to a relevance (calibration.PairMap)
+               from what is left to a relevance (relevance_map.PairMap)
 
 The shipped ones are models/calibration/NAME.late.json. For another encoder it is measured when first needed, in a
 minute or so, and kept in the user's cache folder like its calibration.

@@ -137,7 +137,7 @@ class Stager:
         )
         passages = []
         for chunk in chunks:
-            text = embedding_text(document, chunk)
+            text = embedding_text(chunk)
             passages.append(Passage(chunk, text, text_hash(text), Terms.of_one(text)))
         return Loaded(document, path, stat, _expiry(document), tuple(passages))
 

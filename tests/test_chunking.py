@@ -82,7 +82,7 @@ def check(document: Document, chunks: list[Chunk], max_tokens: int = MAX_TOKENS)
     start = document.blocks[0].start if document.blocks else len(document.text)  # front matter is no text to search
     assert "".join(covered) == squeezed(document.text[start:])
     if chunks:
-        assert max(count([embedding_text(document, chunk) for chunk in chunks])) <= max_tokens
+        assert max(count([embedding_text(chunk) for chunk in chunks])) <= max_tokens
         assert max(count([chunk.text for chunk in chunks])) <= max_tokens
 
 
@@ -122,9 +122,7 @@ def test_any_text_in_any_format(extension, text, small):
             assert chunk.text == text[chunk.start_char : chunk.end_char]
             lost = lost.replace(squeezed(chunk.text), "", 1)
         assert not set(lost) - set(',;\t|"')
-        assert max(count([embedding_text(document, chunk) for chunk in chunks]), default=0) <= sizes.get(
-            "max_tokens", 480
-        )
+        assert max(count([embedding_text(chunk) for chunk in chunks]), default=0) <= sizes.get("max_tokens", 480)
         return
     check(document, chunk_document(document, count, **sizes), sizes.get("max_tokens", MAX_TOKENS))
 
@@ -166,7 +164,7 @@ def test_a_chunk_does_not_cross_sections_and_knows_its_path():
     document, chunks = chunked(text)
     assert [chunk.heading for chunk in chunks] == [("Guide",), ("Guide", "Alpha"), ("Guide", "Beta")]
     assert [chunk.start_line for chunk in chunks] == [1, 5, 9]
-    assert embedding_text(document, chunks[1]) == f"Guide > Alpha\n{words(80)}"
+    assert embedding_text(chunks[1]) == f"Guide > Alpha\n{words(80)}"
 
 
 def test_embedding_text_says_the_path_once_and_no_anchor():
@@ -174,13 +172,13 @@ def test_embedding_text_says_the_path_once_and_no_anchor():
         f"# Guide {{ #guide }}\n\n## Alpha {{ #alpha }}\n\n{words(80)}\n\n### Tiny {{ #t }}\n\nx\n"
     )
     assert len(chunks) == 1
-    said = embedding_text(document, chunks[0])
+    said = embedding_text(chunks[0])
     assert "{" not in said
     assert said.startswith("Guide > Alpha\n") and "### Tiny\n" in said
     document, chunks = chunked(f"## Only {{ #only }}\n\n{words(80)}\n")
-    assert embedding_text(document, chunks[0]) == "Only\n" + words(80)
+    assert embedding_text(chunks[0]) == "Only\n" + words(80)
     document, chunks = chunked("no heading at all")
-    assert embedding_text(document, chunks[0]) == "no heading at all"
+    assert embedding_text(chunks[0]) == "no heading at all"
 
 
 def test_tiny_sections_are_joined_under_their_parent():
@@ -229,7 +227,7 @@ def test_long_code_is_cut_at_lines_and_long_tables_at_rows_with_their_columns():
     assert len(chunks) > 5
     for chunk in chunks:
         assert chunk.kind == "table" and all(line.startswith("|") for line in chunk.text.split("\n"))
-        assert "| person | address | place |" in embedding_text(document, chunk)
+        assert "| person | address | place |" in embedding_text(chunk)
         assert "| person | address | place |" not in chunk.text or chunk.start_line == 1
 
 
@@ -238,7 +236,7 @@ def test_csv_rows_are_never_cut_and_say_their_columns():
     document, chunks = chunked("name,address,amount\n" + "\n".join(rows) + "\n", ".csv")
     for chunk in chunks:
         assert chunk.text.count('"') % 2 == 0
-        assert embedding_text(document, chunk).startswith("name,address,amount\n")
+        assert embedding_text(chunk).startswith("name,address,amount\n")
 
 
 def test_records_are_whole_and_small_ones_share_a_chunk():
@@ -267,7 +265,7 @@ def test_functions_are_named_and_small_ones_share_a_chunk():
     assert len(chunks) < 8
     assert all(chunk.kind == "code" and chunk.heading[0] == "a.py" for chunk in chunks)
     assert all(chunk.text.startswith(("import os", "def function_")) for chunk in chunks)
-    assert embedding_text(document, chunks[0]).startswith("a.py\n")
+    assert embedding_text(chunks[0]).startswith("a.py\n")
     _, chunks = chunked(f'def lonely():\n    """{words(150)}"""\n', ".py")
     assert chunks[0].heading == ("a.py", "def lonely")
 
@@ -287,7 +285,7 @@ def test_a_very_long_heading_leaves_room_for_text():
     for level in range(2, 7):
         heading += "#" * level + " " + words(40, level) + "\n\n"
     document, chunks = chunked(heading + words(400), max_tokens=64, target_tokens=60, min_tokens=16)
-    assert all(len(embedding_text(document, chunk)) < 600 for chunk in chunks)
+    assert all(len(embedding_text(chunk)) < 600 for chunk in chunks)
 
 
 # --- Stability ---------------------------------------------------------------------------------------------
@@ -398,7 +396,7 @@ def test_one_line_of_many_megabytes(kind, size):
         at = chunk.end_char
     assert at == len(text)
     sample = random.Random(1).sample(chunks, min(500, len(chunks)))
-    assert max(count([embedding_text(document, chunk) for chunk in sample])) <= MAX_TOKENS
+    assert max(count([embedding_text(chunk) for chunk in sample])) <= MAX_TOKENS
 
 
 def test_blank_gaps_do_not_fill_a_chunk():
@@ -432,9 +430,9 @@ def test_real_pages():
         for chunk in chunks:
             said = "\n".join(lines[chunk.start_line - 1 : chunk.end_line])
             assert chunk.text in said
-            text = embedding_text(document, chunk)
+            text = embedding_text(chunk)
             assert "{ #" not in text.split("\n")[0]
-        sizes += count([embedding_text(document, chunk) for chunk in chunks])
+        sizes += count([embedding_text(chunk) for chunk in chunks])
     assert len(documents) == 248
     mean = sum(sizes) / len(sizes)
     assert 90 < mean < 200 and len(sizes) < 5000, (mean, len(sizes))

@@ -43,7 +43,7 @@ def read_history(path: str | None) -> list[Any]:
         return []
     text = read_text(path, "--history")
     if text.lstrip().startswith("["):
-        items = [(f"item {number}", item) for number, item in enumerate(_json(text, path, "item"), 1)]
+        items = [(f"item {number}", item) for number, item in enumerate(_json(text, path), 1)]
     else:
         items = _lines(text, path)
         if len(items) == 1 and isinstance(items[0][1], dict) and isinstance(items[0][1].get("messages"), list):
@@ -59,7 +59,7 @@ def read_history(path: str | None) -> list[Any]:
     return messages
 
 
-def _json(text: str, path: str, what: str) -> Any:
+def _json(text: str, path: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
