@@ -161,7 +161,7 @@ def words(n: int, seed: int = 0) -> str:
 
 def test_a_chunk_does_not_cross_sections_and_knows_its_path():
     text = f"# Guide {{ #guide }}\n\n{words(60)}\n\n## Alpha {{ #alpha }}\n\n{words(80)}\n\n## Beta\n\n{words(90)}\n"
-    document, chunks = chunked(text)
+    _, chunks = chunked(text)
     assert [chunk.heading for chunk in chunks] == [("Guide",), ("Guide", "Alpha"), ("Guide", "Beta")]
     assert [chunk.start_line for chunk in chunks] == [1, 5, 9]
     assert embedding_text(chunks[1]) == f"Guide > Alpha\n{words(80)}"
@@ -175,9 +175,9 @@ def test_embedding_text_says_the_path_once_and_no_anchor():
     said = embedding_text(chunks[0])
     assert "{" not in said
     assert said.startswith("Guide > Alpha\n") and "### Tiny\n" in said
-    document, chunks = chunked(f"## Only {{ #only }}\n\n{words(80)}\n")
+    _, chunks = chunked(f"## Only {{ #only }}\n\n{words(80)}\n")
     assert embedding_text(chunks[0]) == "Only\n" + words(80)
-    document, chunks = chunked("no heading at all")
+    _, chunks = chunked("no heading at all")
     assert embedding_text(chunks[0]) == "no heading at all"
 
 
@@ -223,7 +223,7 @@ def test_long_code_is_cut_at_lines_and_long_tables_at_rows_with_their_columns():
     assert len(chunks) > 5
     assert {line for chunk in chunks for line in chunk.text.split("\n")} == {"```python", *lines, "```"}
     rows = [f"| name {n} | street number {n} | city |" for n in range(200)]
-    document, chunks = chunked("| person | address | place |\n|---|---|---|\n" + "\n".join(rows) + "\n")
+    _, chunks = chunked("| person | address | place |\n|---|---|---|\n" + "\n".join(rows) + "\n")
     assert len(chunks) > 5
     for chunk in chunks:
         assert chunk.kind == "table" and all(line.startswith("|") for line in chunk.text.split("\n"))
@@ -233,7 +233,7 @@ def test_long_code_is_cut_at_lines_and_long_tables_at_rows_with_their_columns():
 
 def test_csv_rows_are_never_cut_and_say_their_columns():
     rows = [f'customer {n},"street {n}\nsecond line",{n}' for n in range(300)]
-    document, chunks = chunked("name,address,amount\n" + "\n".join(rows) + "\n", ".csv")
+    _, chunks = chunked("name,address,amount\n" + "\n".join(rows) + "\n", ".csv")
     for chunk in chunks:
         assert chunk.text.count('"') % 2 == 0
         assert embedding_text(chunk).startswith("name,address,amount\n")
@@ -261,7 +261,7 @@ def test_prose_is_cut_after_sentences():
 
 def test_functions_are_named_and_small_ones_share_a_chunk():
     functions = "".join(f'def function_{n}(x):\n    """Do {words(40, n)}"""\n    return x\n\n\n' for n in range(12))
-    document, chunks = chunked("import os\n\n\n" + functions, ".py")
+    _, chunks = chunked("import os\n\n\n" + functions, ".py")
     assert len(chunks) < 8
     assert all(chunk.kind == "code" and chunk.heading[0] == "a.py" for chunk in chunks)
     assert all(chunk.text.startswith(("import os", "def function_")) for chunk in chunks)
@@ -284,7 +284,7 @@ def test_a_very_long_heading_leaves_room_for_text():
     heading = "# " + words(40) + "\n\n"
     for level in range(2, 7):
         heading += "#" * level + " " + words(40, level) + "\n\n"
-    document, chunks = chunked(heading + words(400), max_tokens=64, target_tokens=60, min_tokens=16)
+    _, chunks = chunked(heading + words(400), max_tokens=64, target_tokens=60, min_tokens=16)
     assert all(len(embedding_text(chunk)) < 600 for chunk in chunks)
 
 
