@@ -168,9 +168,7 @@ def test_a_chunk_does_not_cross_sections_and_knows_its_path():
 
 
 def test_embedding_text_says_the_path_once_and_no_anchor():
-    _, chunks = chunked(
-        f"# Guide {{ #guide }}\n\n## Alpha {{ #alpha }}\n\n{words(80)}\n\n### Tiny {{ #t }}\n\nx\n"
-    )
+    _, chunks = chunked(f"# Guide {{ #guide }}\n\n## Alpha {{ #alpha }}\n\n{words(80)}\n\n### Tiny {{ #t }}\n\nx\n")
     assert len(chunks) == 1
     said = embedding_text(chunks[0])
     assert "{" not in said
