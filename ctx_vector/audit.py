@@ -53,8 +53,8 @@ class AuditLog:
 
     `max_age` (``"90d"``, a timedelta, seconds) and `max_size` (``"500MB"``, bytes; at least 1 MB) bound what is kept:
     the oldest builds go. `redact` is applied to every text before it is stored, but not to names (of sessions, sources,
-    roles, documents as sources name them). One object may be shared by threads and
-    builders, one file by processes; after a fork the child records with a thread of its own.
+    roles, documents as sources name them). One object may be shared by threads and builders, one file by processes;
+    after a fork the child records with a thread of its own.
 
     Close it, use it in a ``with``, or leave that to the end of the process: nothing is lost at a clean exit.
 

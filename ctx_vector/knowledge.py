@@ -60,8 +60,7 @@ class KnowledgeBase:
     `encoder` (default: `load_encoder()`, opened when first needed) has to be the one the vectors were made with; see
     `reencode`. `keep_versions` versions, and the active one, can be rolled back to. `chunk_tokens` is the size passages
     are filled up to (model tokens, 32 to 480; 224 at first); the folder remembers it, and a change shows at the next
-    sync. A language with `file_rows`
-    passages or more has its index in a file, from `graph_rows` on as an HNSW graph.
+    sync. A language with `file_rows` passages or more has its index in a file, from `graph_rows` on as an HNSW graph.
 
     Raises StoreError when the folder holds something else, or is damaged; SchemaError when a newer version of this
     package wrote it; InputError for a `keep_versions` under 1.

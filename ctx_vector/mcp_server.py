@@ -97,8 +97,7 @@ def make_server(
 
     Only what lies in the folders `roots` may be indexed. Without `memory` the tools of memory say so. With an `audit`
     every build that it has of `user_id` (by default the user of `memory`) can be explained, without one the last
-    `keep_builds` of this server. Raises InputError for a root
-    that is no folder.
+    `keep_builds` of this server. Raises InputError for a root that is no folder.
     """
     server = ContextServer(
         NAME,

@@ -201,10 +201,9 @@ class Candidate:
     `reason` (one of DROP_REASONS) is dropped for it before it is scored; `detail` says why in words. `tool` is a tool
     definition (tool_schemas.py), of which the packet holds what it is searched by; `image` an image as a part of a
     message. `passes` are the relevances by the first and the second pass of a search, when `known` was made of both.
-    `apart` says that none of its source adds nothing to the others, whichever of them are kept (likeness.py).
-    `layer` is the layer of the source,
-    "" without layers; `standing` sorts within it: (1 for an authoritative source, its priority). `origin` is where it
-    is kept, if it comes out of a knowledge base or a memory.
+    `apart` says that none of its source adds nothing to the others, whichever of them are kept (likeness.py). `layer`
+    is the layer of the source, "" without layers; `standing` sorts within it: (1 for an authoritative source, its
+    priority). `origin` is where it is kept, if it comes out of a knowledge base or a memory.
     """
 
     packet: ContextPacket

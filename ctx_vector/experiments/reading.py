@@ -41,9 +41,8 @@ def read_dataset(
     """Read one data set, or several as one, each a collection of its own.
 
     A folder is read as BEIR, an SQLite file as an audit, any other file as pairs; with `kb`, the folder of a knowledge
-    base, one file as questions to it. `split` names the qrels file, by
-    default the first there is of test, dev, train. Raises InputError naming file and line, OSError when a file cannot
-    be read.
+    base, one file as questions to it. `split` names the qrels file, by default the first there is of test, dev, train.
+    Raises InputError naming file and line, OSError when a file cannot be read.
     """
     if not paths:
         raise InputError("expected at least one data set")
