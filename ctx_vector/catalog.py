@@ -32,7 +32,8 @@ from ctx_vector.store import checksum, common_tables, get_meta, set_meta
 
 PENDING_SECONDS: Final = 7 * 86400.0  # how long encodings of an interrupted run wait for the next one
 
-_LIVE: Final = "l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version)"
+#: What makes a row of `lives l` live in a :version.
+LIVE: Final = "l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version)"
 
 
 def _create(conn: sqlite3.Connection) -> None:
@@ -150,7 +151,7 @@ def live_revisions(conn: sqlite3.Connection, version: int) -> dict[str, Revision
     """Return the documents that are live in a version, by source."""
     rows = conn.execute(
         "SELECT d.id, source, path, hash, size, mtime_ns, seen_ns, recipe FROM lives l "
-        f"JOIN documents d ON d.id = l.document_id WHERE {_LIVE} ORDER BY source",
+        f"JOIN documents d ON d.id = l.document_id WHERE {LIVE} ORDER BY source",
         {"version": version},
     )
     return {row[1]: _revision(row) for row in rows}
@@ -184,7 +185,7 @@ def known_roots(conn: sqlite3.Connection) -> dict[str, str]:
 def places(conn: sqlite3.Connection, name: str) -> list[str]:
     """Return the paths that a source, or the beginning of sources up to a ``/``, may mean, the surest first."""
     rows = conn.execute(
-        f"SELECT path FROM lives l JOIN documents d ON d.id = l.document_id WHERE {_LIVE} AND source = :source "
+        f"SELECT path FROM lives l JOIN documents d ON d.id = l.document_id WHERE {LIVE} AND source = :source "
         "AND path IS NOT NULL",
         {"version": active_version(conn), "source": name},
     )
@@ -379,7 +380,7 @@ def counts(conn: sqlite3.Connection, version: int) -> tuple[int, int]:
     """Return how many documents and chunks are live in a version."""
     row = conn.execute(
         "SELECT count(*), coalesce(sum((SELECT count(*) FROM chunks c WHERE c.document_id = l.document_id)), 0) "
-        f"FROM lives l WHERE {_LIVE}",
+        f"FROM lives l WHERE {LIVE}",
         {"version": version},
     ).fetchone()
     return int(row[0]), int(row[1])

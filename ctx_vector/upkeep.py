@@ -154,7 +154,7 @@ def documents(store: Store) -> list[dict[str, Any]]:
         rows = conn.execute(
             "SELECT d.source, d.title, d.timestamp, count(c.id) FROM lives l JOIN documents d ON d.id = l.document_id "
             "LEFT JOIN chunks c ON c.document_id = d.id "
-            "WHERE l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version) "
+            f"WHERE {catalog.LIVE} "
             "GROUP BY d.id ORDER BY d.source",
             {"version": catalog.active_version(conn)},
         ).fetchall()
@@ -184,7 +184,7 @@ def stats(store: Store) -> dict[str, Any]:
         ).fetchone()
         languages = conn.execute(
             "SELECT c.language, count(*) FROM lives l JOIN chunks c ON c.document_id = l.document_id "
-            "WHERE l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version) "
+            f"WHERE {catalog.LIVE} "
             "GROUP BY 1 ORDER BY 1",
             {"version": version},
         ).fetchall()

@@ -14,7 +14,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,7 +39,20 @@ if TYPE_CHECKING:
     Ranked = Callable[[Vectors], Vectors]
     Read = Callable[[Ids], Vectors]
 
+_NEVER: Final = datetime.max.replace(tzinfo=UTC)
 SIEVE_ROWS: Final = 1_000  # with fewer, exact search is as quick
+
+
+@dataclass(slots=True)
+class _Made:
+    """What a view makes when it is first asked for."""
+
+    searched: bool = False
+    sieved: bool = False
+    sieve: Sieve | None = None
+    facts: dict[int, DocumentFacts] | None = None
+    first_expiry: datetime | None = None
+    superseded: dict[str, str] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +70,7 @@ class View:
     has_expiring: bool
     calibration: Calibration | None  # by which the rows are ranked; None: they are plain vectors
     known: dict[int, HitRow] = field(default_factory=dict)  # rows of chunks found so far: hits.py
-    _facts: dict[str, Any] = field(default_factory=dict)
+    _made: _Made = field(default_factory=_Made)
 
     def sieve(self) -> Sieve | None:
         """Return the bytes of all rows, in the order of `indexes`, by which a search is quick.
@@ -65,17 +78,18 @@ class View:
         They are made at the second call, for a process that asks once should not wait for them. None at the first, for
         few rows, and where a language has its index in a file.
         """
-        if self._facts.setdefault("searches", 0) < 1:
-            self._facts["searches"] += 1
+        made = self._made
+        if not made.searched:
+            made.searched = True
             return None
-        if "sieve" not in self._facts:
+        if not made.sieved:
             rows = [(index.ids, index.vectors) for index in self.indexes.values() if isinstance(index, FlatIndex)]
             usable = len(rows) == len(self.indexes) and len(self.ids) >= SIEVE_ROWS
             # a number that is not finite comes from damage, which `verify` finds; exact search steps over it
             usable = usable and all(np.isfinite(part.sum(dtype=np.float64)) for _, part in rows)
-            self._facts["sieve"] = Sieve(rows) if usable else None
-        sieve: Sieve | None = self._facts["sieve"]
-        return sieve
+            made.sieve = Sieve(rows) if usable else None
+            made.sieved = True
+        return made.sieve
 
     def vectors(self, conn: sqlite3.Connection, ids: Ids) -> Vectors:
         """Return the rows' vectors (n, dim) float32 as SQLite has them: from memory where they came from there."""
@@ -105,35 +119,35 @@ class View:
 
     def facts(self, conn: sqlite3.Connection) -> dict[int, DocumentFacts]:
         """Return what filters ask about the live documents, by row id; read once a view."""
-        facts: dict[int, DocumentFacts] | None = self._facts.get("documents")
-        if facts is None:
+        if self._made.facts is None:
             rows = conn.execute(
                 "SELECT d.id, d.source, d.expires_at, d.metadata FROM lives l JOIN documents d ON d.id = l.document_id "
-                "WHERE l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version)",
+                f"WHERE {catalog.LIVE}",
                 {"version": self.version},
             )
-            facts = {row[0]: DocumentFacts(row[1], catalog.moment(row[2]), json.loads(row[3])) for row in rows}
-            self._facts["documents"] = facts
-        return facts
+            self._made.facts = {
+                id_: DocumentFacts(source, catalog.moment(expires), json.loads(metadata))
+                for id_, source, expires, metadata in rows
+            }
+        return self._made.facts
 
     def expired(self, conn: sqlite3.Connection, now: datetime) -> bool:
         """Tell whether the time of any live document has come."""
         if not self.has_expiring:
             return False
-        if "first_expiry" not in self._facts:
+        if self._made.first_expiry is None:
             times = [facts.expires_at for facts in self.facts(conn).values() if facts.expires_at is not None]
-            self._facts["first_expiry"] = min(times, default=None)
-        first: datetime | None = self._facts["first_expiry"]
-        return first is not None and first <= now
+            self._made.first_expiry = min(times, default=_NEVER)
+        return self._made.first_expiry <= now
 
     def superseded(self, conn: sqlite3.Connection) -> dict[str, str]:
         """Return the sources of documents of which a newer version is live, and which; worked out once a view."""
-        known: dict[str, str] | None = self._facts.get("superseded")
+        known = self._made.superseded
         if known is None:
             groups: dict[str, list[tuple[str, dict[str, Any]]]] = {}
             rows = conn.execute(  # few documents say which they are a version of, and only theirs is read
                 "SELECT d.source, d.metadata FROM lives l JOIN documents d ON d.id = l.document_id "
-                "WHERE l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version) "
+                f"WHERE {catalog.LIVE} "
                 "AND d.metadata LIKE '%document%' ORDER BY d.id",
                 {"version": self.version},
             )
@@ -147,7 +161,7 @@ class View:
                 for source, metadata in group:
                     if _version_key(metadata) < _version_key(newest):
                         known[source] = newer(metadata, newest)
-            self._facts["superseded"] = known
+            self._made.superseded = known
         return known
 
 
@@ -216,7 +230,7 @@ def _live_rows(conn: sqlite3.Connection, version: int) -> dict[str, tuple[Ids, I
     """Return ids, ascending, and documents of the live rows of each language."""
     rows = conn.execute(
         "SELECT c.language, c.id, c.document_id FROM lives l JOIN chunks c ON c.document_id = l.document_id "
-        "WHERE l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version)",
+        f"WHERE {catalog.LIVE}",
         {"version": version},
     ).fetchall()
     groups: dict[str, list[tuple[int, int]]] = {}
