@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -433,29 +434,32 @@ def test_tools_that_are_given_are_used_and_not_closed(make, tmp_path: Path, enco
 # -- the example and the README
 
 
-def example(tmp_path: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "examples/agent.py", "--memory", str(tmp_path / "memory"), *options],
-        capture_output=True, encoding="utf-8", env=environment(), cwd=ROOT, check=False,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(("language", "prefix", "known"), [
     ("en", "The sources say: ", "data analyst at a retail chain"), ("zh", "资料说：", "连锁零售企业的数据分析师"),
 ])  # fmt: skip
-def test_the_example(tmp_path: Path, server: Server, kb: Path, language: str, prefix: str, known: str):
-    done = example(tmp_path, "--base-url", server.url, "--language", language, "--kb", str(kb))
-    assert (done.returncode, done.stderr) == (0, "")
-    questions = re.findall("^> (.*)", done.stdout, re.M)
+def test_the_example(
+    tmp_path: Path, server: Server, kb: Path, language: str, prefix: str, known: str, monkeypatch, capsys
+):
+    options = ["--base-url", server.url, "--language", language, "--kb", str(kb)]
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(sys, "argv", ["agent.py", "--memory", str(tmp_path / "memory"), *options])
+    runpy.run_path("examples/agent.py")["main"]()
+    shown, warned = capsys.readouterr()
+    assert warned == ""
+    questions = re.findall("^> (.*)", shown, re.M)
     assert len(questions) == 2
-    assert done.stdout.splitlines()[1].startswith(prefix)
-    assert len(re.findall(r"^  \(\d+ of 4000 tokens: ", done.stdout, re.M)) == 2
+    assert shown.splitlines()[1].startswith(prefix)
+    assert len(re.findall(r"^  \(\d+ of 4000 tokens: ", shown, re.M)) == 2
     assert known in json.dumps(server.requests[1]["messages"], ensure_ascii=False)
     assert [message["content"] for message in server.requests[1]["messages"] if message["role"] == "user"] == questions
 
 
 def test_the_example_without_a_server(tmp_path: Path, kb: Path):
-    done = example(tmp_path, "--base-url", "http://127.0.0.1:9/v1", "--kb", str(kb))
+    words = ["--memory", str(tmp_path / "memory"), "--base-url", "http://127.0.0.1:9/v1", "--kb", str(kb)]
+    done = subprocess.run(
+        [sys.executable, "examples/agent.py", *words], capture_output=True, encoding="utf-8", env=environment(),
+        cwd=ROOT, check=False,
+    )  # fmt: skip
     assert done.returncode == 1
     assert done.stdout == "> How do I reduce the memory usage of Pandas?\n"
     assert done.stderr.startswith("error: no server answers at http://127.0.0.1:9/v1 (")

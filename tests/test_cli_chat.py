@@ -83,14 +83,15 @@ def test_lines_from_a_pipe_are_one_conversation(server: Server, tmp_path: Path):
     assert found["memories"] == []
 
 
-def test_without_a_user_nothing_is_remembered(server: Server, tmp_path: Path):
+def test_without_a_user_nothing_is_remembered(server: Server, tmp_path: Path, monkeypatch):
     done = run("chat", "--base-url", server.url, "--once", "Hello?", cwd=tmp_path, XDG_DATA_HOME=str(tmp_path))
     assert (done.returncode, done.stdout) == (0, "I do not know.\n")
     assert done.stderr.startswith("note: there is no knowledge base in ./kb") and done.stderr.count("\n") == 1
     kept = [file.name for file in (tmp_path / "ctx_vector").iterdir()]
     assert [name for name in kept if not name.startswith("audit.")] == []
-    done = run("chat", "--base-url", server.url, "--once", "Hello?", "--no-audit", XDG_DATA_HOME=str(tmp_path / "own"))
-    assert done.returncode == 0 and not (tmp_path / "own").exists()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "own"))
+    done = call("chat", "--base-url", server.url, "--once", "Hello?", "--no-audit", "--no-kb")
+    assert done.exit_code == 0 and not (tmp_path / "own").exists()
 
 
 def test_what_goes_wrong_is_one_line(server: Server, tmp_path: Path):

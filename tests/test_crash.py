@@ -164,20 +164,19 @@ def test_a_search_in_one_process_while_another_indexes(tmp_path, encoder):
     vector = encoder.encode_queries(["How often does the river bend?"])[0]
     with KnowledgeBase(folder, encoder) as kb:
         kb.sync(docs)
-        for number in (1, 2):
-            before = contents(kb)
-            write_round(docs, number)
-            process = start(SYNC, folder, docs)
-            searches = 0
-            while process.poll() is None:
-                found = {hit.content for hit in kb.search_vector("river", vector, 200)}
-                searches += 1
-                time.sleep(0.01)  # the other one needs the processor too
-                if kb.version == number:
-                    assert found <= {text for texts in before.values() for text in texts} or kb.version == number + 1
-            process.stdout.close()
-            assert process.returncode == 0
-            assert searches > 3
-            assert kb.version == number + 1
-            assert {hit.source for hit in kb.search_vector("river", vector, 200)} == contents(kb).keys()
+        before = contents(kb)
+        write_round(docs, 1)
+        process = start(SYNC, folder, docs)
+        searches = 0
+        while process.poll() is None:
+            found = {hit.content for hit in kb.search_vector("river", vector, 200)}
+            searches += 1
+            time.sleep(0.01)  # the other one needs the processor too
+            if kb.version == 1:
+                assert found <= {text for texts in before.values() for text in texts} or kb.version == 2
+        process.stdout.close()
+        assert process.returncode == 0
+        assert searches > 3
+        assert kb.version == 2
+        assert {hit.source for hit in kb.search_vector("river", vector, 200)} == contents(kb).keys()
         assert kb.verify().ok

@@ -108,9 +108,9 @@ def check(text: str, labels: tuple[str, ...] | None) -> None:
     assert escaped.count("\n") == entered.count("\n")
 
 
-def test_fifty_thousand_hostile_texts_round_trip_and_forge_nothing() -> None:
+def test_twenty_thousand_hostile_texts_round_trip_and_forge_nothing() -> None:
     chance = random.Random(7)
-    for number in range(50_000):
+    for number in range(20_000):
         check(hostile_text(chance), (None, (), ROLES)[number % 3])
 
 

@@ -101,7 +101,7 @@ def check_vectors(memory):
 
 
 def test_two_processes_at_once(tmp_path, encoder):
-    at_once(tmp_path, encoder, 5, ("ada", "ada"))
+    at_once(tmp_path, encoder, 2, ("ada", "ada"))
 
 
 @pytest.mark.slow

@@ -421,4 +421,4 @@ def test_ten_times_the_candidates_take_no_square_work():
         return calls(lambda: builder.assemble("topic", documents=documents, now=NOW))
 
     for config in ({}, {"evidence_style": "numbered"}, {"tokenizer": "estimate"}):
-        assert work(2000, **config) < 13 * work(200, **config), config
+        assert work(1000, **config) < 13 * work(100, **config), config
