@@ -49,10 +49,14 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file or a whole folder that was left out, and why."""
+    """A file or a whole folder that was left out, and why.
+
+    `wanted` says that it would be read if that were possible: what was known of it may still be true.
+    """
 
     path: Path
     reason: str
+    wanted: bool = False
 
 
 @dataclass(slots=True)
@@ -191,13 +195,13 @@ class _Walker:
                 self._skip(path, "not a regular file")
             elif status.st_size > self._max_bytes:
                 size, limit = status.st_size / 1e6, self._max_bytes / 1e6
-                self._skip(path, f"{size:.1f} MB, over the limit of {limit:.1f} MB")
+                self._skip(path, f"{size:.1f} MB, over the limit of {limit:.1f} MB", wanted=True)
             elif not os.access(target, os.R_OK):
-                self._skip(path, "not readable: permission denied")
+                self._skip(path, "not readable: permission denied", wanted=True)
             else:
                 self.taken[target] = Found(path, self._names.source(path), status.st_size, status.st_mtime_ns)
         except OSError as error:
-            self._skip(path, f"not readable: {error.strerror or error}")
+            self._skip(path, f"not readable: {error.strerror or error}", wanted=True)
 
     def take_links(self) -> None:
         """Take the files that links lead to, unless they are taken by themselves."""
@@ -216,7 +220,7 @@ class _Walker:
                 with os.scandir(folder) as scan:
                     entries = sorted(scan, key=lambda entry: os.fsencode(entry.name))
             except OSError as error:
-                self._skip(folder, f"folder not readable: {error.strerror or error}")
+                self._skip(folder, f"folder not readable: {error.strerror or error}", wanted=True)
                 continue
             if any(entry.name == _VENV_MARK for entry in entries) and folder != root:
                 self._skip(folder, "virtual environment")
@@ -227,7 +231,7 @@ class _Walker:
                 try:
                     is_link, is_dir = entry.is_symlink(), entry.is_dir()
                 except OSError as error:
-                    self._skip(path, f"not readable: {error.strerror or error}")
+                    self._skip(path, f"not readable: {error.strerror or error}", wanted=True)
                     continue
                 if reason := _reason(path, specs, is_dir=is_dir):
                     self._skip(path, reason)
@@ -254,8 +258,8 @@ class _Walker:
         else:
             self._skip(path, "symbolic link to a file outside the folder")
 
-    def _skip(self, path: Path, reason: str) -> None:
-        self.skipped.append(Skipped(path, reason))
+    def _skip(self, path: Path, reason: str, *, wanted: bool = False) -> None:
+        self.skipped.append(Skipped(path, reason, wanted))
 
 
 def _reason(path: Path, specs: Rules, *, is_dir: bool) -> str:

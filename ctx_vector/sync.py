@@ -159,11 +159,7 @@ class Indexer:
                 plan.failed[found.source] = f"cannot be read: {error.strerror or error}"
         sources = {found.source for found in scope.walk.found}
         # a folder or file that cannot be looked into is not gone, and what was known of it stays
-        kept = [
-            os.fspath(skipped.path)
-            for skipped in scope.walk.skipped
-            if "not readable" in skipped.reason or "over the limit" in skipped.reason
-        ]
+        kept = [os.fspath(skipped.path) for skipped in scope.walk.skipped if skipped.wanted]
         plan.removed = [
             source for source, revision in plan.live.items() if source not in sources and scope.lost(revision, kept)
         ]
