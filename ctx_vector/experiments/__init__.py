@@ -13,7 +13,8 @@
     metrics       of a built context, and of the ranking behind it
     bench         the builds that are measured
     runner        arms x queries x budgets -> Report (result)
-    report        a page with plots; tuning: settings found on a part of the queries
+    report        a page with plots (plots)
+    tuning        settings found on a part of the queries; knobs: which there are, and their ranges
     online        a test in use, with feedback from the audit
     comparison    arms against the first, corrected together, verdicts in words; headlines: what is said first
     significance  one pair of series: test, interval, effect size (resampling); unpaired: of two arms; power
