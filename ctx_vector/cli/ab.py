@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -13,8 +15,10 @@ import typer
 
 from ctx_vector.cli.common import UsageError, count, note, open_encoder, out, own_model, print_json, seconds
 from ctx_vector.cli.options import Json, guarded
+from ctx_vector.cli.progress import stage_bar
 
 if TYPE_CHECKING:
+    from ctx_vector.config import ContextConfig
     from ctx_vector.experiments import Arm, Dataset, Report
     from ctx_vector.stages import Encoder
 
@@ -133,7 +137,7 @@ def ab(
         from ctx_vector.experiments.report import check_extra
 
         check_extra()
-    with quiet_builds(), lab_progress() as tell:
+    with quiet_builds(), stage_bar() as tell:
         found = run_experiment(
             data,
             arms,
@@ -207,7 +211,7 @@ def read_budgets(text: str) -> list[int]:
         raise UsageError(f"--budgets: expected whole numbers of tokens like 500,1000,2000, got {text!r}") from None
 
 
-def read_base(path: str | None, given: Sequence[str]) -> Any:
+def read_base(path: str | None, given: Sequence[str]) -> ContextConfig:
     """Return the config that arms of `ab` start from: what is given, with floors and limits lifted where it is not."""
     from ctx_vector.experiments import base_config
 
@@ -252,29 +256,16 @@ def default_cache() -> Path:
 # -- progress and output ----------------------------------------------------------------------------------------------
 
 
-def quiet_builds() -> Any:
+@contextmanager
+def quiet_builds() -> Generator[None]:
     """Keep the warnings of thousands of builds off the screen: small budgets leave things out, as they should."""
-    import logging
-    from contextlib import contextmanager
-
-    @contextmanager
-    def quiet() -> Any:
-        log = logging.getLogger("ctx_vector.builder")
-        before = log.level
-        log.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            log.setLevel(before)
-
-    return quiet()
-
-
-def lab_progress() -> Any:
-    """Give the `progress` of an experiment: a bar where stderr is a terminal."""
-    from ctx_vector.cli.progress import stage_bar
-
-    return stage_bar()
+    log = logging.getLogger("ctx_vector.builder")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def write_json(path: str, value: Mapping[str, Any]) -> None:
@@ -301,7 +292,7 @@ def show(report: Report) -> None:
 
     arms = [arm.name for arm in report.arms]
     out(
-        f"{report.data.name}: {count(report.data.queries, 'query').replace('querys', 'queries')}, "
+        f"{report.data.name}: {count(report.data.queries, 'query')}, "
         f"{count(report.data.documents, 'document')} as {report.data.kind}; {report.made['model']}; "
         f"{seconds(report.seconds['building'])}\n"
     )

@@ -53,7 +53,7 @@ def memory(folder: Path) -> tuple[str, str, str]:
         store.close()
     if problems:
         return FAIL, "; ".join(problems[:3]), _RESTORE
-    detail = f"{memories:,} memor{'y' if memories == 1 else 'ies'} of {count(users, 'user')}"
+    detail = f"{count(memories, 'memory')} of {count(users, 'user')}"
     if model not in (None, next(iter(cards()))):
         return WARN, f"{detail}; made with {model}", "open it with that encoder, or convert it: Memory.reencode()"
     return OK, detail, ""

@@ -314,8 +314,14 @@ def check_query(query: str) -> None:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun: ``1 file``, ``1,204 files``."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    """Return a number with its noun.
+
+    >>> count(1, "file"), count(1204, "file"), count(2, "memory")
+    ('1 file', '1,204 files', '2 memories')
+    """
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number:,} {noun[:-1]}ies" if noun.endswith("y") else f"{number:,} {noun}s"
 
 
 def seconds(value: float) -> str:

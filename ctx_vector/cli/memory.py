@@ -283,9 +283,9 @@ def forget(
         if rows and (dry_run or (not yes and sys.stdin.isatty())):
             _show(rows)
         if dry_run:
-            note(f"{_memories(len(rows))} would be forgotten")
+            note(f"{count(len(rows), 'memory')} would be forgotten")
             return 0
-        question = f"Forget these {_memories(len(rows))}? [y/N] "
+        question = f"Forget these {count(len(rows), 'memory')}? [y/N] "
         if rows and not yes and not agreed("forget asks before it forgets", question):
             note("nothing was forgotten")
             return 1
@@ -293,7 +293,7 @@ def forget(
     if json:
         print_json({"forgotten": gone})
     else:
-        out(f"{_memories(gone)} forgotten")
+        out(f"{count(gone, 'memory')} forgotten")
     return 0
 
 
@@ -319,7 +319,7 @@ def consolidate(
     if json:
         print_json({"consolidated": moved})
     else:
-        out(f"{_memories(moved)} from {from_type} to {to_type}")
+        out(f"{count(moved, 'memory')} from {from_type} to {to_type}")
 
 
 @memory_app.command("stats")
@@ -367,7 +367,7 @@ def export(
     if json:
         print_json({"output": output, "memories": len(lines)})
     else:
-        out(f"{output}: {_memories(len(lines))}")
+        out(f"{output}: {count(len(lines), 'memory')}")
 
 
 @memory_app.command("import")
@@ -393,7 +393,7 @@ def import_file(
     if json:
         print_json({"imported": read, "memories": total})
     else:
-        out(f"{_memories(read)} read; {plain(user)} has {total:,} now")
+        out(f"{count(read, 'memory')} read; {plain(user)} has {total:,} now")
 
 
 @memory_app.command("clear")
@@ -419,7 +419,7 @@ def clear(
     if json:
         print_json({"removed": gone})
     else:
-        out(f"{_memories(gone)} forgotten")
+        out(f"{count(gone, 'memory')} forgotten")
     return 0
 
 
@@ -433,10 +433,6 @@ def _object(text: str | None) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         raise InputError(f'--metadata: expected a JSON object such as {{"topic": "pandas"}}, got {text!r:.60}')
     return found
-
-
-def _memories(number: int) -> str:
-    return count(number, "memory") if number == 1 else f"{number:,} memories"
 
 
 def _show(rows: Sequence[Row], scores: Sequence[float] | None = None) -> None:

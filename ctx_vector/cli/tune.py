@@ -20,7 +20,6 @@ from ctx_vector.cli.ab import (
     Split,
     default_cache,
     lab_encoder,
-    lab_progress,
     open_data,
     quiet_builds,
     read_budgets,
@@ -30,6 +29,7 @@ from ctx_vector.cli.ab import (
 )
 from ctx_vector.cli.common import count, note, out, print_json
 from ctx_vector.cli.options import Json, guarded
+from ctx_vector.cli.progress import stage_bar
 
 if TYPE_CHECKING:
     from ctx_vector.experiments.tuning import Tuned
@@ -96,7 +96,7 @@ def tune(
         from ctx_vector.experiments.report import check_extra
 
         check_extra()
-    with quiet_builds(), lab_progress() as tell:
+    with quiet_builds(), stage_bar() as tell:
         found = run(
             data,
             names,
@@ -127,7 +127,7 @@ def tune(
 
 def show(found: Tuned) -> None:
     """Print what was found for people."""
-    queries = count(found.train_queries, "query").replace("querys", "queries")
+    queries = count(found.train_queries, "query")
     out(f"{found.name}: {count(len(found.trials), 'setting')} tried on {queries}\n")
     for name, value in found.changes.items():
         out(f"  {name}: {value}")
