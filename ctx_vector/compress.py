@@ -1,9 +1,10 @@
 """Shortening one packet, in a declared order.
 
 1. `summarised`  by the caller's summarizer, when there is one and it does not fail;
-2. `extracted`   the sentences nearest to the query, in their own order: by BM25 of the sentence within its item, or by
-                 the encoder when `compress_encode` allows encodings inside a build;
-3. `truncated`   the longest prefix that fits, on a character boundary.
+2. `extracted`   the units (sentences, items, rows, lines: units.py) nearest to the query while they fit, in their own
+                 order, with "…" for gaps: by BM25 of the unit within its item, or by the encoder when `compress_encode`
+                 allows encodings inside a build;
+3. `truncated`   the first units that fit, when none has a word of the query, and of the next one as many words as fit.
 
 Each is measured as it will stand in the text, marker and escapes included; what does not fit falls to the next.
 """
@@ -18,8 +19,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ctx_vector.escaping import normalise
 from ctx_vector.scoring import bm25
-from ctx_vector.sentences import sentences
+from ctx_vector.sentences import fenced
 from ctx_vector.stages import Summarizer, TokenCounter
+from ctx_vector.text_cut import whole_words
+from ctx_vector.units import Excerpt, Unit, units
 
 if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
@@ -29,7 +32,10 @@ _log = logging.getLogger("ctx_vector.compress")
 #: The least tokens that must remain for an item to be shortened into them.
 LEAST_ROOM_EVIDENCE: Final = 100
 LEAST_ROOM: Final = 50
-_MOST_SENTENCES: Final = 2_000
+#: What a unit's score adds to that of its neighbours: the answer often stands beside the words of the question.
+_SHARE: Final = 0.25
+#: What a heading counts, of the best score, once something below it is in.
+_HEADING: Final = 0.15
 #: Sentences of one item that are encoded at most; of more BM25 tells which are near.
 _MOST_ENCODED: Final = 200
 
@@ -87,11 +93,25 @@ class Shortener:
             summary = self._summary(body, room, measure)
             if summary:
                 return summary, "summarised"
-        extract = self._extract(body, room, measure)
-        if extract:
-            return extract, "extracted"
-        cut = self._cut(body, room, measure)
-        return (cut, "truncated") if cut else None
+        allowed, count = _allowed(room, measure), self.counter.count
+        if allowed <= 0:
+            return None
+
+        def filled(found: Sequence[Unit], fill: Callable[[Excerpt], None]) -> str:
+            for exact in (False, True):
+                excerpt = Excerpt(found, room, room - allowed, measure, count, exact=exact)
+                fill(excerpt)
+                if (text := excerpt.closed()) is not None:
+                    return text
+            return ""
+
+        found = units(body, allowed, count)
+        if len(found) > 1 and (text := filled(found, self._fill_ranked)):
+            return text, "extracted"
+        if fenced(body):
+            found = units(body, allowed, count, blocks=False)
+        text = filled(found, self._fill_first)
+        return (text, "truncated") if text else None
 
     def _summary(self, body: str, room: int, measure: Callable[[str], int]) -> str:
         assert self.summarizer is not None
@@ -109,47 +129,63 @@ class Shortener:
         return summary
 
     def _scores(self, parts: Sequence[str]) -> list[float]:
+        """Return how near each part is to the query: 0 for the farthest, or for no word of it."""
         if self.encoder is not None and self.query.strip() and len(parts) <= _MOST_ENCODED:
             model = self.encoder()
             rows = model.encode_documents(parts) @ model.encode_queries([self.query])[0]
-            return [float(value) for value in rows]
+            return [float(value - rows.min()) for value in rows]
         return bm25(self.query, parts)
 
-    def _extract(self, body: str, room: int, measure: Callable[[str], int]) -> str:
-        parts = sentences(body)
-        if not 1 < len(parts) <= _MOST_SENTENCES:
-            return ""
-        scores = self._scores(parts)
-        ranked = sorted((index for index in range(len(parts)) if scores[index] > 0), key=lambda i: (-scores[i], i))
-        left = _allowed(room, measure)
-        chosen: list[int] = []
-
-        def joined(indices: Sequence[int]) -> str:
-            return normalise("".join(parts[index] for index in sorted(indices))).rstrip()
-
-        for index in ranked:
-            if left < 0:
+    def _fill_ranked(self, excerpt: Excerpt) -> None:
+        """Choose the units nearest to the query; none when no unit is nearer than another."""
+        found = excerpt.found
+        scores = self._scores([unit.text for unit in found])
+        near = _spread([score if unit.free else 0.0 for unit, score in zip(found, scores, strict=True)])
+        best = max(near)
+        if best <= 0:
+            return
+        for place in excerpt.headings:
+            near[place] = best * _HEADING
+        for place in sorted(range(len(found)), key=lambda place: (-near[place], place)):
+            if excerpt.full():
                 break
-            tokens = self.counter.count(parts[index].rstrip())
-            near = left - 2 < tokens  # the joins decide; left + 1 when they save one
-            if tokens <= left + 1 and (not near or measure(joined([*chosen, index])) <= room):
-                chosen.append(index)
-                left -= tokens
-        while chosen and measure(joined(chosen)) > room:
-            chosen.pop()
-        return joined(chosen)
+            if found[place].free or any(one in excerpt.chosen for one in excerpt.headings.get(place, ())):
+                excerpt.add(place)
 
-    def _cut(self, body: str, room: int, measure: Callable[[str], int]) -> str:
-        allowed = _allowed(room, measure)
-        while allowed > 0:
-            cut = normalise(self.counter.truncate(body, allowed))
-            if not cut:
-                return ""
-            over = measure(cut) - room
-            if over <= 0:
-                return cut
-            allowed -= max(1, over)
-        return ""
+    def _fill_first(self, excerpt: Excerpt) -> None:
+        """Choose the first units, and as many words of the next one as fit."""
+        for place, unit in enumerate(excerpt.found):
+            if (unit.free or place in excerpt.headings) and not excerpt.add(place):
+                if not unit.needs:
+                    self._add_part(place, excerpt)
+                break
+
+    def _add_part(self, place: int, excerpt: Excerpt) -> None:
+        text, left, step = excerpt.found[place].text, excerpt.left(), 1
+        while left > 0:
+            part = self.counter.truncate(text, left)
+            end = whole_words(text, 0, len(part)) or (0 if excerpt.chosen else len(part))
+            excerpt.found[place] = Unit(part[:end])
+            if not end or excerpt.add(place):
+                break
+            left, step = left - step, step + 1
+
+
+def _spread(near: Sequence[float]) -> list[float]:
+    """Return scores to which each unit adds a share of its own for its neighbours, and a share of that for theirs.
+
+    >>> _spread([0.0, 4.0, 0.0, 0.0])
+    [1.0, 4.0, 1.0, 0.25]
+    """
+    after, before, carried = [], [], 0.0
+    for score in near:
+        after.append(carried)
+        carried = (carried + score) * _SHARE
+    carried = 0.0
+    for score in reversed(near):
+        before.append(carried)
+        carried = (carried + score) * _SHARE
+    return [sum(three) for three in zip(near, after, reversed(before), strict=True)]
 
 
 def _allowed(room: int, measure: Callable[[str], int]) -> int:

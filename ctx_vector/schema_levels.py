@@ -158,16 +158,6 @@ _STOP_AT_END = re.compile(r"[.。!！?？]*\s*\Z")
 _LISTED = re.compile(r"[ \t]*(?:[-*+>•|]|\d+[.)、]|```|~~~)")
 _BLANKS = re.compile(r"[ \t\u3000]+")
 _BLANK_LINES = re.compile(r"\n\s*\n\s*")
-_ABBREVIATION = re.compile(r"\b(e\.\s?g|i\.\s?e|vs|cf)\.", re.I)
-_HIDDEN_STOP: Final = "\ue000"
-
-
-def whole_sentences(text: str) -> list[str]:
-    """Return the sentences of a text, as `sentences` has them, but none ends after "e.g." or "i.e."."""
-    if _HIDDEN_STOP in text:
-        return sentences(text)
-    hidden = _ABBREVIATION.sub(rf"\1{_HIDDEN_STOP}", text)
-    return [part.replace(_HIDDEN_STOP, ".") for part in sentences(hidden)]
 
 
 def first_sentence(text: str) -> str:
@@ -176,7 +166,7 @@ def first_sentence(text: str) -> str:
     >>> first_sentence("Reads a file, e.g. a log. Fails for folders.")
     'Reads a file, e.g. a log.'
     """
-    return next((part.strip() for part in whole_sentences(text) if part.strip()), "")
+    return next((part.strip() for part in sentences(text) if part.strip()), "")
 
 
 def without_examples(text: str) -> str:
@@ -187,13 +177,11 @@ def without_examples(text: str) -> str:
     """
     kept: list[str] = []
     skipping = False  # the lines of a list that an example heading opened
-    before = ""
-    for part in whole_sentences(_outside_tags(text)):
-        indented, before = before.endswith("  "), part
+    for part in sentences(_outside_tags(text)):
         if _EXAMPLE_START.match(part):
             skipping = part.rstrip().endswith((":", "："))
             continue
-        if skipping and (indented or _LISTED.match(part) or not part.strip()):
+        if skipping and (part.startswith("  ") or _LISTED.match(part) or not part.strip()):
             continue
         skipping = False
         kept.append(_without_clause(_IN_PARENTHESES.sub("", part)))
@@ -229,7 +217,7 @@ def _tidy(text: str) -> str:
 
 def _fewer_sentences(text: str) -> Iterator[str]:
     """Yield the text with ever fewer sentences, in at most 8 steps, down to the first."""
-    parts = whole_sentences(text)
+    parts = sentences(text)
     counts = {round(len(parts) * step / _MOST_STEPS) for step in range(_MOST_STEPS)} | {1}
     for count in sorted(counts, reverse=True):
         if 0 < count < len(parts):

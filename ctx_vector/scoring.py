@@ -44,11 +44,13 @@ def bm25(query: str, texts: Sequence[str], k1: float = 1.2, b: float = 0.75) -> 
 
     idf = ln(1 + (n - df + 0.5) / (df + 0.5)), as Lucene has it, so that no score is negative.
     """
-    documents = [Counter(terms(text)) for text in texts]
-    lengths = [sum(document.values()) for document in documents]
+    wanted = dict.fromkeys(terms(query))  # in their order, on which sums depend
+    found = [terms(text) for text in texts]
+    documents = [Counter([term for term in document if term in wanted]) for document in found]
+    lengths = [len(document) for document in found]
     mean = sum(lengths) / max(1, len(lengths)) or 1.0
     scores = [0.0] * len(texts)
-    for term in set(terms(query)):
+    for term in wanted:
         holders = [(index, count) for index, document in enumerate(documents) if (count := document.get(term, 0))]
         idf = math.log(1 + (len(texts) - len(holders) + 0.5) / (len(holders) + 0.5))
         for index, count in holders:

@@ -20,12 +20,14 @@ UNSPACED: Final = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff"
     "\U00020000-\U000323af"
 )
+_FIRST_UNSPACED: Final = UNSPACED[0]
 _TERMS = re.compile(rf"[{UNSPACED}]+|[^\W{UNSPACED}]+")
 _UNSPACED_RUN = re.compile(rf"[{UNSPACED}]")
 _HISSED = re.compile(r"(?:s|x|z|ch|sh)es$")
 _VOWEL = re.compile("[aeiouy]")
 
 
+@lru_cache(maxsize=1 << 16)
 def stem(word: str) -> str:
     """Return an English word without its commonest endings, so that "painted" finds "paint"; others as they are.
 
@@ -52,10 +54,14 @@ def stem(word: str) -> str:
 
 def words(text: str) -> list[str]:
     """Return the words of a text before they are stemmed, and the characters and bigrams of unspaced scripts."""
-    text = text.casefold() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    plain = text.isascii()
+    text = text.casefold() if plain else unicodedata.normalize("NFKC", text).casefold()
+    runs: list[str] = _TERMS.findall(text)
+    if plain and "_" not in text:
+        return runs
     found: list[str] = []
-    for run in _TERMS.findall(text):
-        if _UNSPACED_RUN.match(run):
+    for run in runs:
+        if run >= _FIRST_UNSPACED and _UNSPACED_RUN.match(run):
             found += run
             found += [run[i : i + 2] for i in range(len(run) - 1)]
         else:
@@ -71,7 +77,7 @@ def terms(text: str) -> list[str]:
     >>> terms("Pandas 内存表 memory_usage")
     ['panda', '内', '存', '表', '内存', '存表', 'memory_usage', 'memori', 'usag']
     """
-    return [stem(word) for word in words(text)]
+    return [word if word > "\x7f" else stem(word) for word in words(text)]
 
 
 def stem_key(term: str) -> int:

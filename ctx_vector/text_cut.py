@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 
 WINDOW = 0.6  # a cut is looked for between this share of the wished length and the whole of it
 _HASHED = 48  # characters after a boundary that decide between equal ones
+_LONGEST_WORD = 100
 _LONGEST_CLUSTER = 64  # code points; a longer pile of marks is no character but an attack
 
 # Cuts at lines come right after the line break: the next line keeps its indentation.
@@ -79,6 +80,24 @@ def whole_characters(text: str, start: int, at: int) -> int:
     while place > start and at - place < _LONGEST_CLUSTER and _joined(text, start, place):
         place -= 1
     return place if start < place and at - place < _LONGEST_CLUSTER else at
+
+
+def whole_words(text: str, start: int, at: int) -> int:
+    """Return the last position in [start, at] that is inside no word, number or address; `start` if there is none.
+
+    What goes on for over a hundred characters is cut anywhere.
+    """
+    place = at
+    while start < place < len(text) and (_written_together(text, place) or _joined(text, start, place)):
+        if at - place == _LONGEST_WORD:
+            return at
+        place -= 1
+    return place
+
+
+def _written_together(text: str, at: int) -> bool:
+    pair = text[at - 1 : at + 1]
+    return max(pair) < "\u2e80" and not (pair[0].isspace() or pair[1].isspace())
 
 
 def _joined(text: str, start: int, at: int) -> bool:

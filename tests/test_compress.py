@@ -43,6 +43,10 @@ def story(times=1):
         ("...", ["..."]),
         ("", []),
         ("no stop", ["no stop"]),
+        ("先测量；再修改。然后比较", ["先测量；再修改。", "然后比较"]),
+        ("Ask Dr. J. Li, e.g. by mail. Yes.", ["Ask Dr. J. Li, e.g. by mail. ", "Yes."]),
+        ("1. Measure first. Then cut.\n2. Compare.", ["1. Measure first. ", "Then cut.\n", "2. Compare."]),
+        ("End.\n    indented\n", ["End.\n", "    indented\n"]),
     ],
 )
 def test_sentences(text, parts):
@@ -60,6 +64,11 @@ def test_wrapped_prose_goes_on_and_a_fenced_block_stays_whole():
     assert sentences(listed) == listed.splitlines(keepends=True)
     code = "```python\nimport a\n\nb = 1. \n```\n"
     assert sentences(f"One.\n{code}Two.") == ["One.\n", code, "Two."]
+    inside = (
+        "One short sentence that ends. Always pass the flag named deep to\nthis method. "
+        "表 `a` 的每一行都要先读入内存再写到磁盘，所以文件很大的时候一定要分块读取，\n否则内存不够。\n"
+    )
+    assert [part[:6] for part in sentences(inside)] == ["One sh", "Always", "表 `a` "]
     assert sentences("```\nnever closed. Two.") == ["```\n", "never closed. ", "Two."]
 
 
@@ -83,26 +92,34 @@ def test_what_is_shortened_fits_and_is_part_of_the_text(text, query, room, escap
         return
     short, action = result
     assert measure(short) <= room and action in ("extracted", "truncated") and short.strip()
-    if action == "truncated":
+    if action == "truncated" and "```" not in body and "|" not in body:
         assert short == cleaned(short) and body.startswith(short)
-    else:
-        letters = iter("".join(body.split()))
-        assert all(char in letters for char in "".join(short.split()))  # sentences left out, the others in order
+    at = 0
+    for piece in short.split("…") if "…" not in body else ():
+        at = body.index(piece.strip(), at) + len(piece.strip())  # what is between the gaps, in order, as it stands
 
 
 def test_extracted_sentences_are_the_nearest_in_their_own_order():
     near = Shortener(COUNTER, "How does pandas use memory?")
-    want = f"{STORY[3]} {STORY[5]}"
-    assert near.shorten(story(), marked(want), marked) == (want, "extracted")
-    wider = f"{STORY[1]} {STORY[3]} {STORY[5]}"
-    assert near.shorten(story(), marked(wider) + 3, marked) == (wider, "extracted")
-    assert near.shorten(story(), marked(wider) - 1, marked) == (want, "extracted")
+    both = f"… {STORY[3]} … {STORY[5]}"
+    assert near.shorten(story(), marked(both), marked) == (both, "extracted")
+    assert near.shorten(story(), marked(both) - 1, marked) == (f"… {STORY[3]} {STORY[4]}", "extracted")
+    three = f"… {STORY[3]} {STORY[4]} {STORY[5]}"  # what stands between two that are near comes next
+    assert near.shorten(story(), marked(three), marked) == (three, "extracted")
 
 
 def test_chinese_sentences_are_extracted_too():
-    text = "委员会星期二开会。数据框的内存可以缩小。没有人谈天气。类别类型最省内存。汤凉了，客人才到。" * 2
-    short, action = Shortener(COUNTER, "怎样减少内存").shorten(text, 60, marked)
-    assert action == "extracted" and set(sentences(short)) == {"数据框的内存可以缩小。", "类别类型最省内存。"}
+    parts = [
+        "委员会星期二开会。",
+        "数据框的内存可以缩小；办法很多。",
+        "没有人谈天气。",
+        "类别类型最省内存。",
+        "汤凉了，客人才到。",
+    ]
+    near, want = Shortener(COUNTER, "怎样减少内存"), f"…{parts[1]}…{parts[3]}"
+    assert near.shorten("".join(parts), marked(want), marked) == (want, "extracted")
+    want = f"…{parts[1]}{parts[2]}{parts[3]}"
+    assert near.shorten("".join(parts), marked(want), marked) == (want, "extracted")
 
 
 def test_without_a_sentence_near_the_query_the_text_is_cut():

@@ -44,7 +44,7 @@ LAYERS = {
     "leaves": """
         scoring recency ordering languages relevance_map calibration calibration_measure keywords subjects terms plugins
         rerank late late_map cross_encoder search_model
-        chunking packing text_cut sentences
+        chunking packing units text_cut sentences
         tool_schemas tool_reading schema_levels schema_walk json_results json_writer
         versions plain_yaml
         loaders formats documents file_walk ignore_rules
