@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.errors import ConfigError, InputError
-from ctx_vector.rules import check_count, check_share
+from ctx_vector.rules import check_count, check_share, nearest
 from ctx_vector.stages import Candidates, Query
 
 if TYPE_CHECKING:
@@ -68,15 +68,11 @@ def check_reranker(rerank: Any) -> None:
     from ctx_vector.plugins import plugin, plugin_names
 
     if not isinstance(rerank, str) or (rerank not in RERANKERS and plugin("rerank", rerank) is None):
-        import difflib
-
         choices = [*RERANKERS, *plugin_names("rerank")]
-        near = difflib.get_close_matches(str(rerank), choices, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(
             [
                 f"rerank: expected one of {', '.join(choices)}, the folder of a cross-encoder, or an object with "
-                f"score(), got {rerank!r:.80}{hint}"
+                f"score(), got {rerank!r:.80}{nearest(rerank, choices)}"
             ]
         )
 

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.languages import language_of
 from ctx_vector.lru import LRU
+from ctx_vector.rules import nearest
 from ctx_vector.terms import terms
 
 if TYPE_CHECKING:
@@ -286,11 +287,10 @@ def make_scorer(strategy: Any, encoder: Callable[[], Encoder]) -> Scorer:
         if not callable(getattr(scorer, "score", None)):
             raise ConfigError([f"strategy: the plugin {strategy!r} gave {scorer!r:.80}, which has no score()"])
         return scorer  # type: ignore[no-any-return]
-    import difflib
-
     choices = [*SCORERS, *plugin_names("strategy")]
-    near = difflib.get_close_matches(strategy, choices, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
     raise ConfigError(
-        [f"strategy: expected one of {', '.join(choices)}, or an object with score(), got {strategy!r}{hint}"]
+        [
+            f"strategy: expected one of {', '.join(choices)}, or an object with score(), got {strategy!r}"
+            f"{nearest(strategy, choices)}"
+        ]
     )
