@@ -35,20 +35,33 @@ class Refused:
 REFUSED: Final = Refused()
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong at a path, in words, and the line (1-based) if there is one."""
+
+    path: Path
+    text: str
+    line: int | None
+
+    def __str__(self) -> str:
+        """Say it as an error does: ``sources.faq.layer (line 7): expected ...``."""
+        return f"{dotted(self.path)}{'' if self.line is None else f' (line {self.line})'}: {self.text}"
+
+
 @dataclass(slots=True)
 class PlainYaml:
     """What a file says: its value, the line (1-based) of every key and item by path, and what was refused."""
 
     value: Any = None
     lines: dict[Path, int] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
 
-    def at(self, path: Path) -> str:
-        """Return a path as a dotted name with its line, such as ``sources.faq.layer (line 7)``."""
+    def problem(self, path: Path, text: str) -> Problem:
+        """Return a problem at a path, with the line of the nearest part of it that the file has."""
         known = path
         while known and known not in self.lines:
             known = known[:-1]
-        return f"{dotted(path)} (line {self.lines[known]})" if known else dotted(path)
+        return Problem(path, text, self.lines[known] if known else None)
 
 
 def dotted(path: Path) -> str:
@@ -103,7 +116,7 @@ class _Reader:
 
     def _refuse(self, path: Path, line: int, text: str) -> Refused:
         if len(self._found.problems) < _MOST_PROBLEMS:
-            self._found.problems.append(f"{dotted(path)} (line {line}): {text}")
+            self._found.problems.append(Problem(path, text, line))
         return REFUSED
 
     def _node(self, event: Any, path: Path, depth: int) -> Any:

@@ -17,7 +17,6 @@ allowed in a section is said where it is used: `SourceConfig`, `LayerShares`, `C
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -157,7 +156,7 @@ class _Check:
         self._folder = folder
         self._scope = scope
         self._allow_python = allow_python
-        self.problems = list(found.problems)
+        self._problems = list(found.problems)
         self._context_at: Where = ("context",)
 
     def settings(self, path: Path | None) -> Settings:
@@ -165,7 +164,7 @@ class _Check:
         if value is REFUSED or not isinstance(value, (Mapping, type(None))):
             if value is not REFUSED:
                 self._add((), f"expected a mapping with {', '.join(SECTIONS)}, got {shown(value)}")
-            raise ConfigError(self.problems)
+            raise ConfigError(self._in_order())
         top = dict(value or {})
         if not any(key in SECTIONS for key in top) and any(key in _FIELDS for key in top):
             top, self._context_at = {"context": top}, ()
@@ -195,7 +194,7 @@ class _Check:
         for source in sources:
             if source.loader == "session:" and source.enabled and audit is not None and not audit.enabled:
                 self._add(("sources", source.name, "loader"), "session: reads the audit, which is not enabled")
-        if self.problems or shares is None or config is None or base is None or audit is None:
+        if self._problems or shares is None or config is None or base is None or audit is None:
             raise ConfigError(self._in_order())
         return Settings(
             config=config,
@@ -215,16 +214,11 @@ class _Check:
     # -- problems -----------------------------------------------------------------------------------------------------
 
     def _add(self, path: Where, text: str) -> None:
-        self.problems.append(f"{self._found.at(path)}: {text}")
+        self._problems.append(self._found.problem(path, text))
 
     def _in_order(self) -> list[str]:
         """Return the problems by line; those without one come last."""
-
-        def line(problem: str) -> int:
-            match = re.search(r" \(line (\d+)\)", problem.partition(": ")[0])
-            return int(match[1]) if match else 10**9
-
-        return sorted(self.problems, key=line)
+        return [str(one) for one in sorted(self._problems, key=lambda one: (one.line is None, one.line))]
 
     def _made(self, path: Where, label: str, make: Callable[[], T]) -> T | None:
         """Return what `make` makes; the problems it raises get their lines. `label` is what they begin with."""

@@ -130,7 +130,7 @@ def yaml_items(data: bytes, name: str) -> list[dict[str, Any]]:
     except InputError as error:
         raise LoaderError(f"{name}: {error}") from None
     if found.problems:
-        raise LoaderError(f"{name}: {'; '.join(found.problems[:5])}")
+        raise LoaderError(f"{name}: {'; '.join(map(str, found.problems[:5]))}")
     return items_of(found.value, name)
 
 

@@ -175,7 +175,7 @@ def _yaml(text: str) -> Any:
     except InputError as error:
         raise ValueError(str(error)) from None
     if found.problems:
-        raise ConfigError(found.problems)
+        raise ConfigError([str(problem) for problem in found.problems])
     return found.value
 
 
