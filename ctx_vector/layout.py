@@ -177,6 +177,7 @@ class Layout:
             self._sections[ROLE].groups["tools"].title_tokens = tools_apart
         self._apart = 0
         self._listed: dict[tuple[str, bool], list[tuple[str, int, Piece | None]]] = {}
+        self._joined: dict[tuple[str, bool], str] = {}
         self._costs = {name: (0, 0, 0, 0) for name in self._sections}
         self._sums = (0, 0, 0, 0)
         self._fixed = (0, 0)
@@ -201,11 +202,16 @@ class Layout:
 
         The list is kept until something is put into the section or taken out.
         """
-        whole = chat or not any(group.chat and group.pieces for group in section.groups.values())
-        lines = self._listed.get((section.name, whole))
+        key = self._key(section, chat)
+        lines = self._listed.get(key)
         if lines is None:
-            lines = self._listed[section.name, whole] = list(self._walk(section, chat=whole))
+            lines = self._listed[key] = list(self._walk(section, chat=key[1]))
         return lines
+
+    @staticmethod
+    def _key(section: _Section, chat: bool) -> tuple[str, bool]:
+        """Return what the body of a section goes by: its name, and whether it is all of it."""
+        return section.name, chat or not any(group.chat and group.pieces for group in section.groups.values())
 
     def _walk(self, section: _Section, *, chat: bool) -> Iterator[tuple[str, int, Piece | None]]:
         started = False
@@ -359,8 +365,9 @@ class Layout:
         group.tokens += sum(group.label_tokens[start:])
 
     def _recount(self, name: str) -> None:
-        self._listed.pop((name, True), None)
-        self._listed.pop((name, False), None)
+        for key in ((name, True), (name, False)):
+            self._listed.pop(key, None)
+            self._joined.pop(key, None)
         if name == ROLE and (tools := self._sections[ROLE].groups["tools"]).apart:
             self._apart = tools.message_tokens + tools.title_tokens if tools.pieces else 0
         before, after = self._costs[name], self._cost(self._sections[name])
@@ -376,8 +383,12 @@ class Layout:
     # -- rendering -----------------------------------------------------------------------------------------------
 
     def _section_text(self, section: _Section, *, chat: bool) -> str:
-        body = "".join(text for text, _, _ in self._lines(section, chat=chat))
-        return section.header + body if body or section.always else ""
+        key = self._key(section, chat)
+        joined = self._joined.get(key)
+        if joined is None:
+            body = "".join([text for text, _, _ in self._lines(section, chat=chat)])
+            joined = self._joined[key] = section.header + body if body or section.always else ""
+        return joined
 
     def _segments(self, *, chat: bool) -> list[str]:
         """Return the sections, all but the last with the blank line that closes it; `chat` as in `_lines`."""

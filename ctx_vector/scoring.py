@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.errors import ConfigError, InputError
@@ -38,6 +39,12 @@ if TYPE_CHECKING:
 
 _RRF: Final = 60
 _MOST_KNOWN: Final = 10_000
+_KNOWN_CHARS: Final = 400  # of a sentence whose terms are remembered, for passages are shortened again and again
+
+
+@lru_cache(2048)
+def _known_terms(text: str) -> tuple[str, ...]:
+    return tuple(terms(text))
 
 
 def bm25(query: str, texts: Sequence[str], k1: float = 1.2, b: float = 0.75) -> list[float]:
@@ -46,7 +53,7 @@ def bm25(query: str, texts: Sequence[str], k1: float = 1.2, b: float = 0.75) -> 
     idf = ln(1 + (n - df + 0.5) / (df + 0.5)), as Lucene has it, so that no score is negative.
     """
     wanted = dict.fromkeys(terms(query))  # in their order, on which sums depend
-    found = [terms(text) for text in texts]
+    found = [_known_terms(text) if len(text) <= _KNOWN_CHARS else terms(text) for text in texts]
     documents = [Counter([term for term in document if term in wanted]) for document in found]
     lengths = [len(document) for document in found]
     mean = sum(lengths) / max(1, len(lengths)) or 1.0
