@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import random
 import tempfile
-from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -31,7 +30,6 @@ from common import hardware, write_result
 
 from ctx_vector import ContextBuilder, ContextConfig, MemoryTool, load_encoder, newer
 from ctx_vector.encoders import CachedEncoder
-from ctx_vector.languages import language_of
 
 DATA = Path(__file__).resolve().parents[1] / "tests" / "data" / "other_facts.jsonl"
 NOW = datetime.fromisoformat("2026-02-02T09:00:00+00:00")
@@ -56,14 +54,14 @@ def read() -> list[dict[str, Any]]:
     return [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
 
 
-def notes(count: int = NOTES) -> Iterator[dict[str, list[dict[str, Any]]]]:
-    """Yield memories on other matters, by language, drawn anew each time."""
-    draw, corpus = random.Random(1), freshness.read(freshness.DATA)[0]
-    known = {
-        lang: [row for row in corpus if row["_id"].startswith("note-") and row["lang"] == lang] for lang in ("en", "zh")
-    }
-    while True:
-        yield {lang: draw.sample(rows, count) for lang, rows in known.items()}
+def notes(row: dict[str, Any], count: int = NOTES) -> list[dict[str, Any]]:
+    """Return memories on other matters in the language of a row, the same ones each time."""
+    known = [
+        note
+        for note in freshness.read(freshness.DATA)[0]
+        if note["_id"].startswith("note-") and note["lang"] == row["lang"]
+    ]
+    return random.Random(row["id"]).sample(known, count)
 
 
 def memories(row: dict[str, Any], parts: tuple[str, ...], others: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -90,9 +88,8 @@ def names(builder: ContextBuilder, query: str, tokens: int = 3000) -> list[str]:
 def measure(rows: list[dict[str, Any]], encoder: Any, folder: str) -> dict[str, dict[str, list[bool]]]:
     """Return for each mode and group of questions whether the right one is first."""
     found: dict[str, dict[str, list[bool]]] = {}
-    drawn = notes()
     for row in rows:
-        others = next(drawn)[language_of(row["fact"])]
+        others = notes(row)
         for case, (parts, right) in CASES.items():
             tool = MemoryTool(f"{row['id']} {case}", folder, encoder)
             tool.memory.add_many(memories(row, parts, others))

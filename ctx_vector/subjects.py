@@ -3,13 +3,13 @@
 "My daughter's birthday is on 9 June" does not replace "My birthday is on 3 May", though it is newer, much like it, and
 nearly as good a match for "When is my birthday?". Two things tell such a pair from two versions of one fact.
 
-**The same words but for a few** (`other_subject`). Where most of the words of both are the same and in the same order,
-what differs tells what each is about. They are about different things when the older one has a word of the question
-in whose place the newer one has another (host alpha, host beta; phone number, e-mail address); when the newer one puts
-a word between two that stand together in the question (my daughter's birthday); or when it leaves one out. What the
-question does not say (8080, 9443) may differ: that is what changes. A question for yes or no ("Is it still on port
-8080?") may say what has changed, so that one place where they differ is not enough there. Where the question has no
-word of the older one, being in another language, they must differ twice, with words in between that are the same.
+**The same words but for a few** (`other_subject`). Where a third of the words of both or more are the same, in the same
+order, what differs tells what each is about. They are about different things when the older one has a word of the
+question in whose place the newer one has another (host alpha, host beta; phone number, e-mail address); when the newer
+one puts a word between two that stand together in the question (my daughter's birthday); or when it leaves one out.
+What the question does not say (8080, 9443) may differ: that is what changes. A question for yes or no ("Is it still on
+port 8080?") may say what has changed, so that one place where they differ is not enough there. Where the question has
+no word of the older one, being in another language, they must differ twice, with words in between that are the same.
 
 **No word in common** (`unrelated`). Where the older one fits the question far better, and the two share no word but
 common ones, nothing says that the newer one speaks of the same.
@@ -95,7 +95,7 @@ class Question:
 
 
 def other_subject(question: Question, older: Words, newer: Words) -> bool:
-    """Say whether the newer of two statements in mostly the same words is about something else.
+    """Say whether the newer of two statements in much the same words is about something else.
 
     >>> asked = Question("When is my birthday?")
     >>> mine, yours = words("My birthday is on 3 May."), words("My daughter's birthday is on 9 June.")

@@ -232,13 +232,16 @@ def test_a_sample_of_other_facts(quick, tmp_path):
     assert new["other, same words"] >= 0.7 > 0.2 > likeness["other, same words"]
     assert new["update, same words"] >= 0.9
     assert new["update, other words"] >= 0.75 > 0.3 > age["update, other words"]
-    assert new["the right one in the context"] == 1.0
+    for name in ("the right one in the context", "the right one in a context of 300 tokens"):
+        assert new[name] >= likeness[name] > 0.95  # the words push nothing out
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("held_out", [False, True])
 def test_all_other_facts(held_out, quick, tmp_path):
     rows = [row for row in other_facts.read() if row["held_out"] == held_out]
-    found = shares(rows, quick, tmp_path)["all defaults"]
-    assert found["other, same words"] >= 0.75 and found["update, other words"] >= 0.8
-    assert found["update, same words"] >= 0.95 and found["the right one in the context"] == 1.0
+    found = shares(rows, quick, tmp_path)
+    new, likeness = found["all defaults"], found[other_facts.LIKENESS_ALONE]
+    assert new["other, same words"] >= 0.8 and new["update, other words"] >= 0.85 and new["update, same words"] >= 0.95
+    for name in ("the right one in the context", "the right one in a context of 300 tokens"):
+        assert new[name] >= likeness[name] > 0.95
