@@ -102,12 +102,13 @@ class CosineScorer:
         """Return (n,) float64 in [0, 1]. Raises InputError when the vectors are missing or do not match."""
         import numpy as np
 
-        vectors = _checked(self.name, query, candidates)
-        if vectors is None or query.vector is None:
+        found = _checked(self.name, query, candidates)
+        if found is None:
             return _zeros(candidates)
+        asked, vectors = found
         if self.calibration is not None:
-            return self.calibration.relevance(query.text, query.vector, candidates.texts, vectors)
-        return np.clip((vectors @ query.vector).astype(np.float64), 0.0, 1.0)
+            return self.calibration.relevance(query.text, asked, candidates.texts, vectors)
+        return np.clip((vectors @ asked).astype(np.float64), 0.0, 1.0)
 
     def alike(self, texts: Sequence[str], vectors: NDArray[np.float32]) -> NDArray[np.float64] | None:
         """Return how alike texts with vectors (n, dim) are, (n, n) float64; None without a calibration."""
@@ -143,17 +144,16 @@ class HybridScorer:
 
     def score(self, query: Query, candidates: Candidates) -> NDArray[np.float64]:
         """Return (n,) float64 in [0, 1]. Raises InputError when the vectors are missing or do not match."""
-        vectors = _checked(self.name, query, candidates)
-        if vectors is None:
+        found = _checked(self.name, query, candidates)
+        if found is None:
             return _zeros(candidates)
+        asked, vectors = found
         texts = candidates.texts
         shares = self._words.shares(query.text, texts)
         languages = [language_of(text) for text in texts]
         relevance = self.calibration.relevance_by_language
-        both = relevance(query.text, query.vector, languages, vectors, shares)  # type: ignore[arg-type]
-        if not self._rrf:
-            return both
-        return fuse_ranks(relevance(query.text, query.vector, languages, vectors), shares, both)  # type: ignore[arg-type]
+        both = relevance(query.text, asked, languages, vectors, shares)
+        return fuse_ranks(relevance(query.text, asked, languages, vectors), shares, both) if self._rrf else both
 
     def alike(self, texts: Sequence[str], vectors: NDArray[np.float32]) -> NDArray[np.float64]:
         """Return how alike texts with vectors (n, dim) are, (n, n) float64."""
@@ -231,8 +231,10 @@ class _Words:
         return found
 
 
-def _checked(name: str, query: Query, candidates: Candidates) -> NDArray[np.float32] | None:
-    """Return the candidates' vectors, None when there is nothing to score. Raises InputError when they do not fit."""
+def _checked(name: str, query: Query, candidates: Candidates) -> tuple[NDArray[np.float32], NDArray[np.float32]] | None:
+    """Return the vectors of query and candidates, None when there is nothing to score. Raises InputError when they are
+    missing or do not fit.
+    """
     count = len(candidates.texts)
     if not query.text.strip() or not count:
         return None
@@ -240,7 +242,7 @@ def _checked(name: str, query: Query, candidates: Candidates) -> NDArray[np.floa
     if query.vector is None or vectors is None or vectors.shape != (count, query.vector.size):
         shape = None if vectors is None else vectors.shape
         raise InputError(f"{name}: expected a query vector and ({count}, dim) candidate vectors, got {shape}")
-    return vectors
+    return query.vector, vectors
 
 
 def _zeros(candidates: Candidates) -> NDArray[np.float64]:
