@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Callable
 from typing import Final
 
 from ctx_vector.dialogue import Turn, spoken
@@ -43,8 +42,7 @@ def say_the_same(one: str, two: str) -> bool:
     False
     """
     one, two = (unicodedata.normalize("NFKC", text) for text in (one, two))
-    count: Callable[[str], int] = lambda text: len(_NEGATION.findall(text))  # noqa: E731
-    if _NUMBER.findall(one) != _NUMBER.findall(two) or count(one) != count(two):
+    if _NUMBER.findall(one) != _NUMBER.findall(two) or len(_NEGATION.findall(one)) != len(_NEGATION.findall(two)):
         return False
     words, others = _words(one), _words(two)
     if words == others:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
@@ -223,8 +224,7 @@ class Dataset:
 
 def twice(ids: Iterable[str]) -> str:
     """Return the first id that occurs twice; there has to be one."""
-    seen: set[str] = set()
-    return next(id_ for id_ in ids if id_ in seen or seen.add(id_))  # type: ignore[func-returns-value]
+    return next(id_ for id_, times in Counter(ids).items() if times > 1)
 
 
 def _hash(seed: int, text: str) -> bytes:
