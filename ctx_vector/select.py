@@ -25,6 +25,7 @@ _LONGEST_TOKEN: Final = 128
 _WIDE_WORD: Final = 8  # characters, more than most words have
 _BOUNDLESS: Final = 1 << 60
 _NO_ROOM: Final = "did not fit in what was left"
+_MOST_LOOKED_AT: Final = 16  # rows that do not fit, of thousands
 
 
 class Filler:
@@ -153,19 +154,27 @@ class Filler:
         room, start = self.room(), 0
         while start < len(rows):
             stop = self._next(rows, start, room)
-            if self.config.fill == "stop" and (left or stop > start):
-                stop = len(rows)
-            for row in rows[start:stop]:
-                row.drop("budget", _NO_ROOM)
-            left += rows[start:stop]
-            start = stop + 1
-            for row in rows[stop:start]:
+            self._leave(rows[start:stop], left)
+            if left and self.config.fill == "stop":
+                self._leave(rows[stop:], left)
+                break
+            for row in rows[stop : stop + 1]:
                 if self._keep(row):
                     room = self.room()
                 elif not row.reason:
                     row.drop("budget", _NO_ROOM)
                     left.append(row)
+            start = stop + 1
         self.shorten_first(left)
+
+    def _leave(self, rows: Sequence[Ranked], left: list[Ranked]) -> None:
+        """Drop rows that do not fit, and add them to `left`; but those that add nothing to what is in are duplicates
+        whatever room there is, as long as few are left.
+        """
+        for row in rows:
+            if len(left) >= _MOST_LOOKED_AT or not self.drop_twin(row):
+                row.drop("budget", _NO_ROOM)
+                left.append(row)
 
     def _next(self, rows: Sequence[Ranked], start: int, room: int) -> int:
         """Return the place of the first row from `start` on that may fit, the number of rows if none may."""

@@ -180,6 +180,14 @@ def test_n_at_length(request, config):
     hold_n(renamed(request), config)
 
 
+@pytest.mark.parametrize("fill", ["skip", "stop"])
+@pytest.mark.parametrize("again", ["x y z w " * 40, "\n X  y z w" + " x y z w" * 39], ids=["same", "folded"])
+def test_a_duplicate_is_one_whatever_room_there_is(fill, again):
+    """Else it would stop a greedy choice, or be dropped for another reason as soon as there is less room."""
+    request = {"user_query": "", "documents": ["a b.", "x y z w " * 40, again]}
+    hold_n(request, {"reserve_ratio": 0, "fill": fill, "min_relevance": 0})
+
+
 def test_outer_blank_lines_do_not_make_a_packet_look_long():
     request = {"user_query": "", "custom_packets": [ContextPacket("\n" * 300_000 + "x" + "\r\n" * 300_000)]}
     config = {"reserve_ratio": 0, "fill": "skip"}
