@@ -17,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from common import machine_of, save
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(Path(__file__).resolve().parent)]
@@ -70,7 +71,6 @@ def make_kb(folder: Path, rows: int) -> np.ndarray:
 def main() -> None:
     import cold_start
     import faiss
-    from encode import hardware
 
     from ctx_vector.model_store import find_card, prepare
 
@@ -109,11 +109,10 @@ def main() -> None:
     seconds = {name: round(float(np.median(values)), 3) for name, values in times.items()}
     ratio = round(seconds["ctx-vector search"] / seconds["bare script"], 3)
     result = {
-        "machine": hardware(), "runs": args.runs, "index_rows": args.rows, "seconds": seconds, "ratio": ratio,
+        "machine": machine_of(), "runs": args.runs, "index_rows": args.rows, "seconds": seconds, "ratio": ratio,
         "bound": 0.6,
     }  # fmt: skip
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    save(args.out, result)
     print(json.dumps(result, indent=2))
 
 

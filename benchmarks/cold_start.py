@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from common import machine_of, save
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -128,12 +129,8 @@ def main() -> None:
                 times[name].append(run_once(command))
     seconds = {name: round(float(np.median(values)), 3) for name, values in times.items()}
     ratios = {name: round(seconds[name] / seconds["bare script"], 3) for name in seconds}
-    sys.path.insert(0, str(Path(__file__).parent))
-    from encode import hardware
-
-    result = {"machine": hardware(), "runs": args.runs, "index_rows": args.rows, "seconds": seconds, "ratio": ratios}
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    result = {"machine": machine_of(), "runs": args.runs, "index_rows": args.rows, "seconds": seconds, "ratio": ratios}
+    save(args.out, result)
     print(json.dumps(result, indent=2))
 
 

@@ -13,14 +13,13 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
-import platform
 import sys
 import time
 import warnings
 from pathlib import Path
 
 import numpy as np
+from common import machine_of, save
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -29,35 +28,6 @@ from ctx_vector.model_store import find_card, prepare  # noqa: E402
 from ctx_vector.onnx_encoder import OnnxEncoder  # noqa: E402
 
 SHARED = ROOT.parent / "shared" / "datasets"
-
-
-def hardware() -> dict[str, object]:
-    """What the figures were measured on."""
-    import onnxruntime
-    import sentence_transformers
-    import torch
-
-    model, flags = platform.processor(), ""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.partition(":")[2].strip()
-            if line.startswith("flags"):
-                flags = line
-    except OSError:
-        pass
-    wanted = ("avx2", "avx512f", "avx_vnni", "avx512_vnni")
-    return {
-        "cpu": model,
-        "cpus": os.cpu_count(),
-        "instructions": [name for name in wanted if f" {name} " in f"{flags} "],
-        "load_average_before": [round(load, 2) for load in os.getloadavg()] if hasattr(os, "getloadavg") else None,
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "onnxruntime": onnxruntime.__version__,
-        "torch": torch.__version__,
-        "sentence_transformers": sentence_transformers.__version__,
-    }
 
 
 def read_texts(path: Path) -> list[str]:
@@ -108,7 +78,7 @@ def main() -> None:
 
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
-    machine = hardware()
+    machine = machine_of()
     from sentence_transformers import SentenceTransformer
 
     folder = prepare(args.model)
@@ -180,8 +150,7 @@ def main() -> None:
             "least": round(float(cosines.min()), 5),
         },
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    save(args.out, result)
     print(json.dumps(result, indent=2))
 
 

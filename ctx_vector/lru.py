@@ -29,7 +29,11 @@ class LRU(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """Return the value of a key, None when it is not there (any more)."""
-        return self.get_many([key]).get(key)
+        with self._lock:
+            if key not in self._values:
+                return None
+            self._values.move_to_end(key)
+            return self._values[key]
 
     def get_many(self, keys: Iterable[K]) -> dict[K, V]:
         """Return the values that are there, by key."""
