@@ -64,7 +64,10 @@ def best_rows(
         for at, language in enumerate(languages)
     ]
     if words.strategy == "bm25":
-        return _by_keywords(conn, view, asked, words, parts, limit, min_score, allowed)
+        ids, scores = _by_keywords(words.query, parts, limit, allowed)
+        vectors = view.vectors(conn, ids)
+        any_points = parts[0].points.repeat(len(ids), 1)  # the cosines are the same by any
+        return Found(ids, vectors, scores, asked.excess(vectors, any_points)[1]).over(min_score)
     width = max(_LEAST, limit)
     while True:
         named = [part.named(asked, width, allowed) for part in parts]
@@ -110,21 +113,10 @@ class _Language:
         return places, float(asked.hybrid(excess, np.array([share]), self.points, self.more)[0])
 
 
-def _by_keywords(
-    conn: sqlite3.Connection,
-    view: View,
-    asked: Asked,
-    words: Words,
-    parts: Sequence[_Language],
-    limit: int,
-    min_score: float,
-    allowed: Ids | None,
-) -> Found:
-    """Return the best `limit` rows by keywords alone, with those that tie with the last, up to a thousand."""
+def _by_keywords(query: str, parts: Sequence[_Language], limit: int, allowed: Ids | None) -> tuple[Ids, Scores]:
+    """Return ids and relevance of the best `limit` rows by keywords alone, with those that tie with the last, up to a
+    thousand.
+    """
     ids, own = np.concatenate([part.ids for part in parts]), np.concatenate([part.shares for part in parts])
     places = best_shares(own, limit, None if allowed is None else np.isin(ids, allowed), limit + _MOST_TIED)
-    ids, own = ids[places], own[places]
-    scores = keyword_facts().relevance(words.query, own)
-    vectors = view.vectors(conn, ids)
-    points = parts[0].points.repeat(len(ids), 1)  # cosines are the same by any
-    return Found(ids, vectors, scores, asked.excess(vectors, points)[1]).over(min_score)
+    return ids[places], keyword_facts().relevance(query, own[places])
