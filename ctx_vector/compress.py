@@ -149,7 +149,7 @@ class Shortener:
         for place in sorted(range(len(found)), key=lambda place: (-near[place], place)):
             if excerpt.full():
                 break
-            if found[place].free or any(one in excerpt.chosen for one in excerpt.headings.get(place, ())):
+            if excerpt.stands(place):
                 excerpt.add(place)
 
     def _fill_first(self, excerpt: Excerpt) -> None:

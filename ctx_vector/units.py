@@ -30,6 +30,7 @@ _CLAUSES: Final = {
     marks: re.compile(rf"[^{marks}]*(?:[{half}](?!\s)[^{marks}]*)*(?:[{wide}]\s*|[{half}]\s+|\Z)")
     for marks, wide, half in (("；;", "；", ";"), ("，、：,:", "，、：", ",:"))
 }
+_WORD = re.compile(r"\w")
 _MOST_UNITS: Final = 5_000
 _WIDEST: Final = 16  # characters of a token: what is longer is not counted
 
@@ -186,7 +187,15 @@ class Excerpt:
 
     def full(self) -> bool:
         """Tell whether so little is left that looking for what fits is not worth it."""
-        return self.left() * 32 < self.room
+        return self.left() * 20 < self.room
+
+    def stands(self, place: int) -> bool:
+        """Tell whether a unit says something: a heading above what is chosen, and what has no word beside it."""
+        unit = self.found[place]
+        if unit.free and _WORD.search(unit.text):
+            return True
+        beside = (place - 1, place + 1) if unit.free else self.headings.get(place, ())
+        return any(one in self.chosen for one in beside)
 
     def add(self, place: int) -> bool:
         """Choose a unit with what it needs; False when it does not fit."""

@@ -231,6 +231,8 @@ def greedy(body, query, room):
     ranks, ends = [], []
     for place in sorted(range(len(found)), key=lambda place: (-near[place], place)):
         says = found[place].free or (place in section.values() and any(section[one] == place for one in chosen))
+        if not re.search(r"\w", found[place].text):
+            says = says and not chosen.isdisjoint({place - 1, place + 1})
         wider = chosen | {place, *found[place].needs}
         ranks.append(says and marked(joined(found, wider)) <= room)
         if ranks[-1]:
