@@ -48,11 +48,14 @@ def check_model(conn: sqlite3.Connection, store: Store, encoder: Encoder) -> int
         return 0
     id_, fingerprint, name, dim = row
     if fingerprint != encoder.fingerprint:
-        command = f"ctx-vector kb reencode {encoder.name} --kb {store.path.parent}"
+        if store.kind == "memory":
+            way_out = f"open it with encoder=load_encoder({name!r}), or convert it with Memory.reencode(encoder)"
+        else:
+            command = f"ctx-vector kb reencode {encoder.name} --kb {store.path.parent}"
+            way_out = f"open it with the encoder it was made with, or convert it with: {command}"
         raise ModelMismatchError(
             f"{store.path} holds vectors of {name} ({dim} numbers, {fingerprint[:12]}), the encoder is {encoder.name} "
-            f"({encoder.dim} numbers, {encoder.fingerprint[:12]}); open it with encoder=load_encoder({name!r}), or "
-            f"convert it with {'Memory.reencode(encoder)' if store.kind == 'memory' else command}"
+            f"({encoder.dim} numbers, {encoder.fingerprint[:12]}); {way_out}"
         )
     return int(id_)
 
