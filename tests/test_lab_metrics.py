@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_vector.experiments.metrics import Item, context_metrics, mean, percentiles, ranked_documents, ranking_metrics
@@ -15,6 +15,7 @@ pytrec_eval = pytest.importorskip("pytrec_eval")
 DOCUMENTS = [f"d{n}" for n in range(25)]
 
 
+@settings(deadline=None)
 @given(
     st.permutations(DOCUMENTS),
     st.integers(0, 25),

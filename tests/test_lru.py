@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_vector.lru import LRU
@@ -10,6 +10,7 @@ from ctx_vector.lru import LRU
 STEPS = st.lists(st.tuples(st.sampled_from(["get", "put", "drop"]), st.integers(0, 6), st.integers(0, 4)), max_size=60)
 
 
+@settings(deadline=None)
 @given(STEPS, st.integers(0, 9), st.booleans())
 def test_it_keeps_what_was_used_last_within_its_bound(steps, most, by_size):
     def size(value: int) -> int:
