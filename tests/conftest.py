@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,17 @@ _LONG = (
 )  # fmt: skip
 
 _SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Look for no garbage while hundreds of modules are imported, which stay: that takes longer than importing them."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
