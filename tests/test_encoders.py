@@ -69,6 +69,11 @@ def read_texts(path: Path, step: int = 1) -> list[str]:
     return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()[::step]]
 
 
+@pytest.fixture(scope="module")
+def encoder(forgetful):
+    return forgetful
+
+
 # Shape and meaning
 
 

@@ -196,7 +196,8 @@ def run_tune(folder, cache, *more):
                 "--cache", cache, *more)  # fmt: skip
 
 
-def test_the_command_finds_the_same_and_writes_it(folder, cache, tmp_path, encoder, tuned):
+def test_the_command_finds_the_same_and_writes_it(folder, cache, tmp_path, encoder, tuned, monkeypatch):
+    monkeypatch.setattr("ctx_vector.encoders.load_encoder", lambda name=None: encoder)  # which has seen the texts
     done = run_tune(folder, cache, "--output", tmp_path / "新" / "t.yaml", "--report", tmp_path / "t.html")
     assert done.exit_code == 0, done.stderr
     assert tuned.words()[0] in done.stdout

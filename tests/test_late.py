@@ -68,7 +68,8 @@ def test_tokens_are_those_of_the_text_alone(encoder) -> None:
     assert len(encoder.encode_tokens([long])[0]) == encoder.max_tokens - around
 
 
-def test_tokens_have_the_same_bits_in_any_company(encoder) -> None:
+def test_tokens_have_the_same_bits_in_any_company(forgetful) -> None:
+    encoder = forgetful
     alone = [encoder.encode_tokens([text])[0] for text in TEXTS]
     together = encoder.encode_tokens([*TEXTS[::-1], TEXTS[0]])
     assert all(np.array_equal(a, b) for a, b in zip(alone, together[3::-1], strict=True))
