@@ -65,6 +65,15 @@ class OtherEncoder(CountingEncoder):
         return self.half(super().encode_documents(texts))
 
 
+def keep_some_map(encoder):
+    """Keep a calibration of an encoder, measured on a few rows: any will do where only that there is one matters."""
+    from ctx_vector.calibration import calibration_path
+    from ctx_vector.calibration_measure import measure
+    from ctx_vector.measurements import background, keep
+
+    keep(calibration_path(encoder), measure(encoder, background()[::20]).to_dict())
+
+
 # every section has over 48 tokens, so that none is joined with its neighbour
 PAGES = {
     "en/volcano.md": """# Volcanoes

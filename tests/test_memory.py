@@ -13,13 +13,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ctx_vector.calibration import calibration_path
-from ctx_vector.calibration_measure import measure
 from ctx_vector.errors import InputError, ModelMismatchError, StoreError
-from ctx_vector.measurements import background, keep
 from ctx_vector.memory import Memory
 from ctx_vector.memory_rows import TYPES
-from tests.knowledge_help import CountingEncoder, OtherEncoder, traces
+from tests.knowledge_help import CountingEncoder, OtherEncoder, keep_some_map, traces
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -660,8 +657,7 @@ def test_a_knowledge_base_is_no_memory(tmp_path):
 def test_another_encoder_is_refused_with_a_way_out_and_can_take_over(tmp_path, encoder):
     turns = [{"content": f"Turn {n} about tea", "session": "s", "timestamp": NOW} for n in range(5)]
     other = OtherEncoder(encoder)
-    rows = background()[::20]  # any map will do, and measuring takes long
-    keep(calibration_path(other), measure(other, rows).to_dict())
+    keep_some_map(other)
     other.encoded.clear()
     ada, bob = Memory(tmp_path, "ada", encoder), Memory(tmp_path, "bob", encoder)
     ada.add_many([*turns, {"content": "Ada likes tea"}], now=NOW)
