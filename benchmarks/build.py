@@ -73,9 +73,13 @@ class Case:
         self.builder, self.timed, self.label = builder, timed, label
         self.rows, self.seen, self.kept, self.compressed, self.number = [], set(), [], 0, 0
 
+    @staticmethod
+    def question(word, number, label):
+        return f"How do I declare the {word} of order number {number} in {label}?"
+
     def run(self, keep=True):
         word = WORDS_EN[self.number % len(WORDS_EN)]
-        query = f"How do I declare the {word} of order number {self.number} in {self.label}?"
+        query = self.question(word, self.number, self.label)
         self.number += 1
         said, timed = history(), self.timed
         timed.seconds = timed.cpu = 0.0
@@ -128,9 +132,11 @@ def main():
         base = {"history_limit": 20, "knowledge_min_score": 0.0, "min_relevance": 0.0}
         roomy = ContextBuilder(rag_tool=tool, encoder=timed, config=ContextConfig(max_tokens=8000, **base))
         built = roomy.assemble(
-            "warm", conversation_history=history(), system_instructions="You are a guide to the API."
+            Case.question("header", 10, "short"),
+            conversation_history=history(),
+            system_instructions="You are a guide to the API.",
         )
-        tight = int(built.budget.total_used - 120)
+        tight = int(built.budget.total_used - 30)  # of the 150 tokens of a passage over 100 are left
         small = ContextConfig(max_tokens=tight, reserve_ratio=0.0, **base)
         cramped = ContextBuilder(rag_tool=tool, encoder=timed, config=small)
         cases = {"all_fits": Case(roomy, timed, "full"), "one_shortened": Case(cramped, timed, "short")}

@@ -34,10 +34,10 @@ def unit(vector: np.ndarray) -> np.ndarray:
 
 
 def sentences(rng: np.random.Generator, language: str) -> str:
-    """Return about 800 characters of prose that says nothing."""
+    """Return prose that says nothing, of about 150 tokens in either language."""
     zh = language == "zh"
     words, joiner, stop = (WORDS_ZH, "", "。") if zh else (WORDS_EN, " ", ". ")
-    return stop.join(joiner.join(rng.choice(words, 21 if zh else 14)) for _ in range(12 if zh else 10)) + stop.strip()
+    return stop.join(joiner.join(rng.choice(words, 15 if zh else 14)) for _ in range(7 if zh else 10)) + stop.strip()
 
 
 def rests(kb: KnowledgeBase, language: str) -> np.ndarray:
