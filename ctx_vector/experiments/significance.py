@@ -138,7 +138,7 @@ def _sign_flips(moved: Floats, how: Resampling) -> tuple[float, bool]:
     """
     if len(moved) < 2:
         return 1.0, True
-    return how.p((moved,), _mean, "samples"), 2.0 ** len(moved) <= how.resamples
+    return how.p((moved,), _mean, "samples"), 2 ** len(moved) <= how.resamples
 
 
 def _unrefused(sums: Floats, counts: Floats, how: Resampling) -> tuple[float, float]:
