@@ -9,7 +9,8 @@ above them. Two statements are taken for one by how alike they are and how well 
 
 The cosine is that of their vectors after the mean of all passages in their language was removed: near 0 for texts that
 have nothing in common, whatever the encoder. So of two that match the query equally well the newer one goes first, one
-that matches half as well needs a cosine of 0.25, one that hardly matches 0.5.
+that matches half as well needs a cosine of 0.25, one that hardly matches 0.5; and ACROSS more where the two are in
+different languages.
 
 A newer statement about somebody or something else, often in the same words, replaces nothing (subjects.py): not the
 older one, nor what has taken over from that.
@@ -29,6 +30,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from ctx_vector.config import ContextConfig
+from ctx_vector.languages import cohort, language_of
 from ctx_vector.ordering import best_first
 from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, TYPE_TOOL, Candidate
 from ctx_vector.subjects import Question, other_subject, unrelated, words
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
 WIDEST: Final = 400
 #: At most so many statements are compared with each other.
 MOST: Final = 64
+#: How much more alike two statements in different languages have to be: whether they are about one thing is not told by
+#: their words, and short ones match a question in the other language more or less alike, whatever they say.
+ACROSS: Final = 0.3
 _WIDTH_PER_TOKEN: Final = 2  # about half of what a token of English or Chinese is wide
 _FIXED: Final = (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY, TYPE_TOOL)
 _AS_GIVEN: Final = ("system", "static", "tool", "agents")  # layers in which nothing is ranked
@@ -106,8 +111,10 @@ def replacements(
     cosines = measure(texts, vectors)
     if cosines is None:
         return []
+    languages = np.array([cohort(language_of(text)) for text in texts])
+    across = ACROSS * (languages[:, None] != languages[None, :])
     pairs = take_over(
-        np.where(_comparable(found), cosines, -np.inf),
+        np.where(_comparable(found), cosines - across, -np.inf),
         relevance,
         [row.recency for row in found],
         [_seconds(row, now) for row in found],

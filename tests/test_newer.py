@@ -242,6 +242,32 @@ def test_it_can_be_turned_off_and_plain_strategies_stay_plain(changes, quick):
     assert not any("which is like it" in item.detail for item in (*built.kept, *built.dropped))
 
 
+@pytest.mark.parametrize(
+    ("query", "right", "others"),
+    [
+        (
+            "What is my address?",
+            "My address is 7 Harbour Road, Bristol.",
+            ["我女儿的手机号是13700000003。", "主机B的IP地址是10.0.0.77。"],
+        ),
+        (
+            "我的地址是什么？",
+            "我的地址是上海市浦东新区港口路7号。",
+            ["Host B has the IP address 10.0.0.77.", "My son was born on 9 June."],
+        ),
+    ],
+)
+def test_what_is_said_later_in_another_language_about_something_else_replaces_nothing(query, right, others, quick):
+    packets = [ago(60, right), *(ago(30 - place, text) for place, text in enumerate(others))]
+    kept = order(packets, quick, query)
+    assert kept[0] == right, kept
+
+
+def test_a_translation_still_replaces_what_it_repeats(quick):
+    old, new = "My address is 7 Harbour Road, Bristol.", "我的地址是布里斯托尔港口路8号。"
+    assert order([ago(60, old), ago(30, new)], quick, "What is my address?")[0] == new
+
+
 def test_who_takes_no_part(quick):
     """Undated ones, those scored by the caller, passages, other sections, turns of one conversation, the future."""
     wide = MAYA + " " + "It has two disks and a fan. " * 20
