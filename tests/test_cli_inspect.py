@@ -84,6 +84,9 @@ def test_what_is_not_there_is_told(kb: Path, tmp_path: Path):
     assert "no such file" in bad(call("inspect", "--kb", kb, "--audit", tmp_path / "none"), 2)
     assert "name the address" in bad(call("inspect", "--kb", kb, "--host", "0.0.0.0"), 2)
     assert "no such folder" in bad(call("inspect", "--kb", kb, "--reports", tmp_path / "none"), 2)
+    for more in ([], ["--reports", tmp_path]):
+        told = bad(call("inspect", "--kb", tmp_path / "missing", "--port", 0, *more), 1)
+        assert told.startswith(f"there is no knowledge base in {tmp_path / 'missing'}; make one with: ctx-vector index")
     assert "at least 16 characters, got 3" in bad(call("inspect", "--kb", kb, "--port", 0, "--token", "abc"))
 
 

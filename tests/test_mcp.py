@@ -839,7 +839,9 @@ def test_ctrl_c_ends_it_at_once(tmp_path: Path, docs: Path):
     assert json.loads(process.stdout.readline())["id"] == 1
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=10)
-    assert (process.returncode, out, err) == (130, "", "interrupted\n")
+    made, ended = err.splitlines()
+    assert (process.returncode, out, ended) == (130, "", "interrupted")
+    assert made.startswith(f"note: there is no knowledge base in {tmp_path / 'kb'} yet; an empty one is made")
 
 
 def test_json_lists_what_is_offered():
@@ -883,6 +885,15 @@ def test_settings_for_what_is_not_there_are_refused_or_told(tmp_path: Path, monk
     assert "no-config.yaml" in bad(call("mcp", "--settings", "cursor", "--config", "no-config.yaml"), 1)
     done = call("mcp", "--settings", "cursor", "--root", "docs", "--kb", "new")
     assert done.exit_code == 0 and "there is no knowledge base at new yet" in done.stderr and "new" in done.stdout
+
+
+@pytest.mark.parametrize("more", [[], ["--http"], ["--settings", "cursor"]])
+def test_without_a_root_there_is_nothing_to_fill_a_new_knowledge_base(tmp_path: Path, more: list[str]):
+    words = command("mcp", "--kb", tmp_path / "none", "--memory", tmp_path / "m", *more)
+    done = subprocess.run(words, capture_output=True, text=True, env=environment(), stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout, list(tmp_path.iterdir())) == (1, "", [])
+    (said,) = done.stderr.splitlines()
+    assert said.startswith(f"error: there is no knowledge base in {tmp_path / 'none'}; make one with: ctx-vector index")
 
 
 def test_wrong_options():

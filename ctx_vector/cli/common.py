@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
 
 DEFAULT_KB: Final = "kb"
+KB_FILE: Final = "ctx.sqlite3"
 AUDIT_FILE: Final = "audit.sqlite3"
 AUDIT_SIZE: Final = "1GB"  # what commands keep of their builds
 INTERRUPTED: Final = 130
@@ -274,7 +275,7 @@ def open_kb(
 
 def default_kb() -> str | None:
     """Return the folder of the knowledge base that is used when none is named, if it is there."""
-    return DEFAULT_KB if os.path.exists(os.path.join(DEFAULT_KB, "ctx.sqlite3")) else None
+    return DEFAULT_KB if os.path.exists(os.path.join(DEFAULT_KB, KB_FILE)) else None
 
 
 def used_kb(kb: str | None, no_kb: bool) -> str | None:

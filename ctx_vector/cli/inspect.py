@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctx_vector.cli.common import DEFAULT_KB, UsageError, note, open_kb, out, print_json
+from ctx_vector.cli.common import AUDIT_FILE, DEFAULT_KB, KB_FILE, UsageError, note, open_kb, out, print_json
 from ctx_vector.cli.memory import Folder, User, memory_folder
 from ctx_vector.cli.options import Model, guarded
 
@@ -68,11 +68,15 @@ def inspect(
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     with ExitStack() as stack:
         folder = Path(kb)
-        knowledge = stack.enter_context(open_kb(kb, model)) if (folder / "ctx.sqlite3").is_file() else None
-        log = stack.enter_context(AuditLog(audit if audit is not None else folder / "audit.sqlite3"))
+        place = memory_folder(memory)
+        there = (Path(place) / "memory.sqlite3").is_file()
+        # the default folder need not be there for who looks at something else, nor a knowledge base beside its audit
+        elsewhere = kb == DEFAULT_KB and (audit is not None or reports is not None or there)
+        needed = not elsewhere and not (folder / AUDIT_FILE).is_file()
+        knowledge = stack.enter_context(open_kb(kb, model)) if needed or (folder / KB_FILE).is_file() else None
+        log = stack.enter_context(AuditLog(audit if audit is not None else folder / AUDIT_FILE))
         memories: dict[str, Memory] = {}
         lock = threading.Lock()
-        place = memory_folder(memory)
         encoder: Any = knowledge.encoder if knowledge is not None else model
 
         def opened(name: str) -> Memory:
@@ -81,7 +85,6 @@ def inspect(
                     memories[name] = stack.enter_context(UserMemory(place, name, _encoder(encoder)))
                 return memories[name]
 
-        there = (Path(place) / "memory.sqlite3").is_file()
         stores = Stores(
             audit=log,
             knowledge=knowledge,

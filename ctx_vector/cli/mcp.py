@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ctx_vector.cli.common import DEFAULT_KB, INTERRUPTED, UsageError, note, open_kb, out, print_json, tell_on_stderr
+from ctx_vector.cli.common import (
+    DEFAULT_KB,
+    INTERRUPTED,
+    KB_FILE,
+    UsageError,
+    note,
+    open_kb,
+    out,
+    print_json,
+    tell_on_stderr,
+)
 from ctx_vector.cli.mcp_settings import PLACES, settings
 from ctx_vector.cli.memory import Folder, User, memory_encoder, memory_folder, open_memory
 from ctx_vector.cli.options import Model, guarded, one_of
@@ -29,7 +39,10 @@ _AUDIT_SIZE: Final = "1GB"
 @guarded
 def mcp(
     kb: Annotated[
-        str, typer.Option("--kb", metavar="DIR", help="Folder of the knowledge base; made when absent.")
+        str,
+        typer.Option(
+            "--kb", metavar="DIR", help="Folder of the knowledge base; made when absent if there is a --root."
+        ),
     ] = DEFAULT_KB,
     root: Annotated[
         list[str] | None,
@@ -100,7 +113,7 @@ def mcp(
         _check_places(kb, root or [], config)
         out(settings(settings_for, given + ["--no-audit"] * no_audit))
         note(f"paste it into {PLACES[settings_for]}, and start the program again")
-        if not os.path.isdir(kb):
+        if not _is_made(kb):
             note(f"note: there is no knowledge base at {kb} yet; the server makes an empty one")
         return
     _quiet()
@@ -115,7 +128,9 @@ def mcp(
         return
     chosen = ContextConfig(citations=True) if config is None else read_config(config, {})
     with ExitStack() as stack:
-        knowledge = stack.enter_context(open_kb(kb, model, create=True))
+        if root and not _is_made(kb):
+            note(f"note: there is no knowledge base in {kb} yet; an empty one is made, for clients to index into")
+        knowledge = stack.enter_context(open_kb(kb, model, create=bool(root)))
         kept = None
         if not no_memory:
             encoder = memory_encoder(knowledge.encoder, model)
@@ -192,6 +207,12 @@ def _check_places(kb: str, roots: list[str], config: str | None) -> None:
         from ctx_vector.cli.inputs import read_config
 
         read_config(config, {})
+    if not roots and not _is_made(kb):
+        open_kb(kb)  # which says that there is none
+
+
+def _is_made(kb: str) -> bool:
+    return (Path(kb) / KB_FILE).is_file()
 
 
 def _absolute(
