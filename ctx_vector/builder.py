@@ -29,6 +29,7 @@ from ctx_vector.live_sources import LiveSources, check_system
 from ctx_vector.packets import BuiltContext
 from ctx_vector.pictures import with_images
 from ctx_vector.policies import SharePolicy, follow
+from ctx_vector.rules import shown
 from ctx_vector.scoring import make_scorer
 from ctx_vector.shared import Shared
 from ctx_vector.sources import LayerShares, SourceConfig
@@ -52,7 +53,7 @@ class ContextBuilder:
     older turns with `history_strategy="summary"`; `budget_policy` gives the size of each build from its request, and
     `share_policy` the weights of its parts or layers (policies.py). `model_max_tokens` is the model's window, only used
     to warn when a context takes over 70 % of it. `counter` replaces the tokenizer. `audit` records every build: an
-    AuditLog, or the path of its file (audit.py).
+    AuditLog, or the path of its file (audit.py). `config` may be a mapping of its fields.
 
     With SourceConfigs or a `budget_ratio` (the shares of the layers) the build has layers: `reserve_ratio` is not used,
     and the limit is the least of ``int(model_max_tokens * (1 - output_reserve_ratio))`` and the config's `max_tokens`
@@ -69,7 +70,7 @@ class ContextBuilder:
         memory_tool: Any = None,
         rag_tool: Any = None,
         sources: Sequence[Any] = (),
-        config: ContextConfig | None = None,
+        config: ContextConfig | Mapping[str, Any] | None = None,
         encoder: Encoder | None = None,
         counter: TokenCounter | None = None,
         summarizer: Summarizer | None = None,
@@ -110,7 +111,7 @@ class ContextBuilder:
                 audit=self.audit,
                 user_id=self.user_id,
             )
-        self._use(shared, config or ContextConfig())
+        self._use(shared, _config_of(config))
         self._check_system()
 
     @classmethod
@@ -131,12 +132,14 @@ class ContextBuilder:
 
         Raises ConfigError with every problem of the file, and for rules of the layer system that are over its share.
         """
-        from ctx_vector.settings import load_settings
+        from ctx_vector.settings import Settings, load_settings
 
         if isinstance(path, (str, os.PathLike)):
             settings = load_settings(path, scope=scope, allow_python=allow_python)
-        else:
+        elif isinstance(path, Settings):
             settings = path
+        else:
+            raise ConfigError([f"from_config: expected the path of a YAML file or Settings, got {shown(path)}"])
         arguments = {
             "sources": settings.sources,
             "config": settings.config,
@@ -192,10 +195,10 @@ class ContextBuilder:
         except LookupError:
             pass
 
-    def with_config(self, config: ContextConfig) -> ContextBuilder:
+    def with_config(self, config: ContextConfig | Mapping[str, Any]) -> ContextBuilder:
         """Return a builder with another config that shares sources, caches and the encoder with this one."""
         other = copy.copy(self)
-        other._use(self._shared, config)
+        other._use(self._shared, _config_of(config))
         return other
 
     # -- the one job -------------------------------------------------------------------------------------------------
@@ -385,6 +388,15 @@ class ContextBuilder:
         }
 
 
+def _config_of(given: ContextConfig | Mapping[str, Any] | None) -> ContextConfig:
+    """Return the config given, also as a mapping of its fields, or the default one."""
+    if given is None or isinstance(given, ContextConfig):
+        return given or ContextConfig()
+    if isinstance(given, Mapping):
+        return ContextConfig.from_dict(given)
+    raise ConfigError([f"config: expected a ContextConfig or a mapping of its fields, got {shown(given)}"])
+
+
 def _audit_of(audit: AuditLog | str | os.PathLike[str] | None, *tools: Any) -> AuditLog | None:
     """Return the audit, known to the stores whose purges it must hear of at once."""
     if isinstance(audit, (str, os.PathLike)):
@@ -392,6 +404,8 @@ def _audit_of(audit: AuditLog | str | os.PathLike[str] | None, *tools: Any) -> A
 
         audit = AuditLog(audit)
     if audit is not None:
+        if not callable(getattr(audit, "record", None)):
+            raise ConfigError([f"audit: expected an AuditLog or the path of its file, got {shown(audit)}"])
         from ctx_vector.audit_purge import Audits
 
         for tool in tools:

@@ -17,6 +17,9 @@ from ctx_vector.ignore_rules import Rules, ignored, outer_rules, own_rules
 MAX_BYTES = 20_000_000
 _VCS = frozenset((".git", ".hg", ".svn", ".bzr", "CVS", "_darcs", ".jj"))
 _BUILT = frozenset(("node_modules", "__pycache__", "bower_components", "site-packages", "__pypackages__"))
+# what lies beside the databases of knowledge bases, memories and audits; the databases themselves are binary
+_STORE_FILES = (".sqlite3-shm", ".sqlite3-wal", ".sqlite3-journal", ".sqlite3.lock")
+_STORE_LOCKS, _KNOWLEDGE = ("sync.lock", "index.lock"), "ctx.sqlite3"
 _VENV_MARK = "pyvenv.cfg"
 _GENERATED = (
     ".min.js",
@@ -225,7 +228,8 @@ class _Walker:
             if any(entry.name == _VENV_MARK for entry in entries) and folder != root:
                 self._skip(folder, "virtual environment")
                 continue
-            specs += tuple(own_rules(folder, {entry.name for entry in entries}))
+            names = {entry.name for entry in entries}
+            specs += tuple(own_rules(folder, names))
             for entry in entries:
                 path = folder / entry.name
                 try:
@@ -235,6 +239,8 @@ class _Walker:
                     continue
                 if reason := _reason(path, specs, is_dir=is_dir):
                     self._skip(path, reason)
+                elif entry.name in _STORE_LOCKS and _KNOWLEDGE in names:
+                    self._skip(path, "part of a store")
                 elif path in self._left_out:
                     self._skip(path, "left out by the caller")
                 elif is_link and is_dir:
@@ -275,6 +281,8 @@ def _reason(path: Path, specs: Rules, *, is_dir: bool) -> str:
         return "excluded by .gitignore or .ignore"
     if is_dir:
         return ""
+    if name.endswith(_STORE_FILES):
+        return "part of a store"
     if name.endswith(_GENERATED):
         return "generated file"
     if path.suffix.lower() in _BINARY:

@@ -32,7 +32,7 @@ from ctx_vector.index_files import FILE_ROWS, GRAPH_ROWS, refresh_files
 from ctx_vector.keyword_rows import KnowledgeWords, load_words
 from ctx_vector.passages import Ask, Snapshot, search, search_newest
 from ctx_vector.rerank import DEPTH
-from ctx_vector.rules import check_count, check_share
+from ctx_vector.rules import check_count, check_path, check_share
 from ctx_vector.search_model import SearchModel, as_encoder
 from ctx_vector.staging import check_chunk_tokens
 from ctx_vector.store import Store
@@ -79,7 +79,7 @@ class KnowledgeBase:
     ) -> None:
         check_count(keep_versions, "keep_versions")
         check_chunk_tokens(chunk_tokens)
-        self.path = Path(path)
+        self.path = Path(check_path(path, "path"))
         self.keep_versions = keep_versions
         self._chunk_tokens = chunk_tokens
         file = self.path / FILE_NAME
@@ -191,7 +191,7 @@ class KnowledgeBase:
         """
         with self._store.write() as conn:
             numbers = [row[0] for row in conn.execute("SELECT number FROM versions ORDER BY number")]
-            if version not in numbers:
+            if isinstance(version, bool) or version not in numbers:
                 known = ", ".join(map(str, numbers)) or "none"
                 raise InputError(f"version: expected one of those kept ({known}), got {version!r}")
             catalog.switch(conn, version, "rollback")

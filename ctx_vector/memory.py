@@ -36,7 +36,7 @@ from ctx_vector.memory_search import Ask, first_pass
 from ctx_vector.memory_view import MemoryView, load_view
 from ctx_vector.memory_words import DEFAULT_RULES, MemoryWords, WordRules, load_words
 from ctx_vector.rerank import DEPTH
-from ctx_vector.rules import check_count, check_share
+from ctx_vector.rules import check_count, check_path, check_share
 from ctx_vector.scoring import check_retrieval
 from ctx_vector.search_model import SearchModel, as_encoder
 from ctx_vector.store import Store
@@ -81,7 +81,7 @@ class Memory:
         check_count(working_capacity, "working_capacity")
         if isinstance(working_days, bool) or not isinstance(working_days, (int, float)) or not working_days > 0:
             raise InputError(f"working_days: expected a number > 0, got {working_days!r}")
-        self.path = Path(path)
+        self.path = Path(check_path(path, "path"))
         self.user_id = user_id
         self.working_capacity = working_capacity
         self.working_days = working_days

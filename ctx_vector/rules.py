@@ -6,6 +6,7 @@ same object says in `schema` what an editor may check, so that there is one list
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -69,6 +70,13 @@ def check_count(value: Any, name: str) -> int:
     """Return an integer >= 1. Raises InputError naming it otherwise."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name}: expected an integer >= 1, got {shown(value)}")
+    return value
+
+
+def check_path(value: Any, name: str) -> str | os.PathLike[str]:
+    """Return a path: a str or an os.PathLike. Raises InputError naming it otherwise, also for bytes and descriptors."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise InputError(f"{name}: expected a path (a str or a Path), got {shown(value)}")
     return value
 
 

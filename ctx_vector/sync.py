@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ctx_vector import catalog
 from ctx_vector.encoding_cache import BATCH, EncodingCache, check_model
 from ctx_vector.errors import CtxVectorError, InputError
+from ctx_vector.rules import check_path
 from ctx_vector.staging import Loaded, Stager, hash_file
 from ctx_vector.store import Store, file_lock, get_meta, set_meta
 from ctx_vector.sync_report import Progress, SyncReport, finished
@@ -97,6 +98,8 @@ class Indexer:
         given = list(paths)
         if not given:
             raise InputError("sync: expected at least one file or folder")
+        for path in given:
+            check_path(path, "sync")
         if max_bytes < 1:
             raise InputError(f"max_bytes: expected >= 1, got {max_bytes}")
         with sync_lock(self._store):

@@ -23,11 +23,12 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, Final
 
 from ctx_vector.errors import InputError, ModelError, OptionalDependencyError
 from ctx_vector.images import Formula, image_formula, image_parts, image_tokens, is_image_part, openai_tiles
+from ctx_vector.rules import shown
 from ctx_vector.values import clean_text, message_text
 
 DEFAULT_TOKENIZER: Final = "cl100k_base"
@@ -189,13 +190,18 @@ class TokenCounter:
         """
         cache = self._cache
         key: str | bytes = text
-        if len(text) > _LONG_KEY:
-            key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-        with self._lock:
-            found = cache.get(key)
-            if found is not None:
-                cache.move_to_end(key)
-                return found
+        try:
+            if len(text) > _LONG_KEY:
+                key = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
+            with self._lock:
+                found = cache.get(key)
+                if found is not None:
+                    cache.move_to_end(key)
+                    return found
+        except (TypeError, AttributeError):
+            raise InputError(f"count: expected a str, got {shown(text)}") from None
+        if not isinstance(text, str):
+            raise InputError(f"count: expected a str, got {shown(text)}")
         tokens = self._count_lines(text) if key is text and text.endswith("\n") else self._count_now(text)
         self._remember(key, tokens)
         return tokens
@@ -225,20 +231,28 @@ class TokenCounter:
     def count_batch(self, texts: Sequence[str]) -> list[int]:
         """Return the counts of many texts, each equal to its single `count`."""
         known = self._cache
-        with self._lock:  # once for all that are known; what is not moved up here is so by `count`
-            found = [known.get(text) if len(text) <= _LONG_KEY else None for text in texts]
+        try:
+            with self._lock:  # once for all that are known; what is not moved up here is so by `count`
+                found = [known.get(text) if len(text) <= _LONG_KEY else None for text in texts]
+        except TypeError:
+            return [self.count(text) for text in texts]  # which says what is no text
         return [self.count(text) if tokens is None else tokens for text, tokens in zip(texts, found, strict=True)]
 
     def count_messages(self, messages: Sequence[Mapping[str, Any]]) -> int:
         """Return the tokens of chat messages: contents, images, names, tool calls, and the framing of each message."""
         total = self.reply_overhead
+        if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+            raise InputError(f"count_messages: expected a sequence of messages, got {shown(messages)}")
         for message in messages:
             total += self.count_message(message)
         return total
 
     def count_message(self, message: Mapping[str, Any]) -> int:
         """Return the tokens of one chat message with its own framing."""
-        content = message.get("content")
+        try:
+            content = message.get("content")
+        except AttributeError:
+            raise InputError(f"message: expected a mapping with role and content, got {shown(message)}") from None
         tokens = self.message_overhead
         if not isinstance(content, str):
             if images := image_parts(content):

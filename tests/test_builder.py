@@ -288,3 +288,22 @@ def test_a_knowledge_base_or_a_memory_is_taken_as_its_tool(tmp_path, encoder):
                 ContextBuilder(rag_tool=wrong)
         with pytest.raises(ConfigError, match=r"memory_tool: .*MemoryTool\(user_id"):
             ContextBuilder(memory_tool=kb)
+
+
+def test_a_config_may_be_a_mapping_and_nothing_else_that_is_none():
+    given = ContextBuilder(config={"max_tokens": 500, "strategy": "jaccard"})
+    config = ContextConfig(max_tokens=500, strategy="jaccard")
+    assert given.config == config
+    assert ContextBuilder().with_config({"max_tokens": 500, "strategy": "jaccard"}).config == config
+    assert ContextBuilder(config={}).config == ContextConfig()
+    with pytest.raises(ConfigError, match="did you mean 'max_tokens'"):
+        ContextBuilder(config={"max_token": 500})
+    for wrong in ("x", 0, [("max_tokens", 500)]):
+        with pytest.raises(ConfigError, match="config: expected a ContextConfig or a mapping of its fields, got "):
+            ContextBuilder(config=wrong)
+    for wrong in (5, True, object()):
+        with pytest.raises(ConfigError, match="audit: expected an AuditLog or the path of its file, got "):
+            ContextBuilder(audit=wrong)
+    for wrong in (5, None, {"max_tokens": 500}):
+        with pytest.raises(ConfigError, match="from_config: expected the path of a YAML file or Settings, got "):
+            ContextBuilder.from_config(wrong)

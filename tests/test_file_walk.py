@@ -78,6 +78,21 @@ def test_folders_of_the_same_name_are_told_apart(tmp_path):
     assert sources(walk([one / "a.md", two / "a.md"])) == ["p/docs/a.md", "q/docs/a.md"]
 
 
+def test_the_files_of_a_store_are_left_out_and_what_lies_beside_them_is_not(tmp_path):
+    stores = ["ctx.sqlite3", "audit.sqlite3", "memory.sqlite3"]
+    parts = [store + end for store in stores for end in ("-shm", "-wal", "-journal", ".lock")]
+    parts += ["sync.lock", "index.lock"]
+    root = tree(tmp_path / "库", *stores, *parts, "说明.md")
+    tree(root, "other/sync.lock", "other/notes.sqlite3.md")
+    for given in (root, tmp_path):
+        result = walk(given, roots={root: "库"})
+        assert sources(result) == ["库/other/notes.sqlite3.md", "库/other/sync.lock", "库/说明.md"]
+        assert reasons(result, root) == {
+            **dict.fromkeys(stores, "binary format .sqlite3"),
+            **dict.fromkeys(parts, "part of a store"),
+        }
+
+
 def test_gitignore_nested_negated_and_above_the_folder(tmp_path):
     tree(
         tmp_path, ".git/config", "docs/keep.md", "docs/drop.tmp", "docs/build/x.md", "docs/sub/a.log", "docs/sub/b.log"

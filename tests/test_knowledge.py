@@ -115,6 +115,20 @@ def test_an_edit_encodes_only_the_passages_it_changed(kb, docs, counting):
     assert "Pyroclastic" in "\n".join(lines[hit.start_line - 1 : hit.end_line])  # moved by two lines, not encoded
 
 
+def test_what_is_no_path_and_no_version_is_refused(kb, docs):
+    for wrong in (5, None, b"docs", [docs]):
+        with pytest.raises(InputError, match=r"path: expected a path \(a str or a Path\), got "):
+            KnowledgeBase(wrong)
+        with pytest.raises(InputError, match=r"sync: expected a path \(a str or a Path\), got "):
+            kb.sync(docs, wrong)
+    kb.sync(docs)
+    (docs / "en" / "bread.md").unlink()
+    kb.sync(docs)
+    with pytest.raises(InputError, match=r"version: expected one of those kept \(1, 2\), got True"):
+        kb.rollback(True)
+    assert kb.version == 2
+
+
 def test_a_deleted_file_is_gone_from_search_and_a_rollback_brings_it_back_without_encoding(kb, docs, counting):
     kb.sync(docs)
     query = "How hot should the oven be for a loaf?"

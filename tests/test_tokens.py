@@ -464,3 +464,18 @@ def test_counting_needs_no_network() -> None:
         [sys.executable, "-c", code], cwd=Path(__file__).parent.parent, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_no_text_and_no_message_is_refused():
+    counter = TokenCounter()
+    for wrong in (5, None, ["一"], ("a",), b"a", b"a" * 5000, {}):
+        with pytest.raises(InputError, match="count: expected a str, got "):
+            counter.count(wrong)
+        with pytest.raises(InputError, match="count: expected a str, got "):
+            counter.count_batch(["一", wrong, 5])
+    for wrong in ("x", 5, None, {"role": "user", "content": "x"}):
+        with pytest.raises(InputError, match="count_messages: expected a sequence of messages, got "):
+            counter.count_messages(wrong)
+    for wrong in (5, "x", None):
+        with pytest.raises(InputError, match="message: expected a mapping with role and content, got "):
+            counter.count_messages([{"role": "user", "content": "一"}, wrong])
