@@ -146,6 +146,9 @@ def test_two_builds_are_compared(own: Path):
     assert "config.max_tokens: 500 → 900" in lines and "came: knowledge" in lines
     assert read("diff", first, "last", "--kb", own)["counts"]["came"] >= 1
     assert good(call("audit", "diff", first, first, "--kb", own)) == "no difference\n"
+    assert good(call("audit", "diff", "last", "last", "--kb", own)) == "no difference\n"
+    for last in ("last", read("list", "--kb", own)[0]["id"][:8]):
+        assert "give the id of a second one" in bad(call("audit", "diff", last, "--kb", own), 2)
 
 
 def test_statistics(own: Path):
@@ -179,7 +182,8 @@ def test_purging_by_hand(tmp_path: Path):
 def test_what_is_not_there_is_said(tmp_path: Path):
     path = tmp_path / "none.sqlite3"
     for arguments in (["list"], ["show"], ["replay"], ["diff", "abcd"], ["stats"]):
-        assert "there is no audit at" in bad(call("audit", *arguments, "--audit", path))
+        told = bad(call("audit", *arguments, "--audit", path))
+        assert told == f"there is no audit at {path}; make one with: ctx-vector build QUERY --audit {path}"
     with AuditLog(path) as log:
         from ctx_vector import ContextBuilder, ContextConfig
 

@@ -127,6 +127,8 @@ def test_an_empty_or_missing_knowledge_base_is_told(tmp_path, encoder):
         read_questions(path, tmp_path / "empty")
     with pytest.raises(InputError, match="expected one JSONL file of questions"):
         read_dataset(path, path, kb=tmp_path / "empty")
+    with pytest.raises(InputError, match=r"没有\.jsonl: there is no such file; a file of questions has lines like \{"):
+        read_questions(tmp_path / "没有.jsonl", tmp_path / "empty")
 
 
 def test_a_file_of_pairs_with_names_is_refused(tmp_path):

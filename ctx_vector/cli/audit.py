@@ -24,6 +24,7 @@ from ctx_vector.cli.memory import Folder
 from ctx_vector.cli.options import Audit, Json, Model, Yes, guarded, new_app
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import BOLD, YELLOW, plain, style
+from ctx_vector.errors import StoreError
 
 if TYPE_CHECKING:
     from ctx_vector.audit import AuditLog
@@ -40,7 +41,11 @@ _SHORT: Final = 10  # characters of an id
 def _open(audit: str | None, kb: str | None) -> AuditLog:
     from ctx_vector.audit import AuditLog
 
-    return AuditLog(audit_file(audit, kb))
+    file = audit_file(audit, kb)
+    if not file.exists():
+        option = f"--audit {audit}" if audit is not None else f"--kb {kb}" if kb is not None else ""
+        raise StoreError(f"there is no audit at {file}; make one with: {f'ctx-vector build QUERY {option}'.rstrip()}")
+    return AuditLog(file)
 
 
 @audit_app.command("list")
@@ -217,7 +222,7 @@ def _live_builder(
 @guarded
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="Id of a build, as list shows it.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Id of a later one, or last.")] = "last",
+    b: Annotated[str, typer.Argument(metavar="B", help="Id of a later one; last unless told.")] = "",
     audit: Audit = None,
     kb: Kb = None,
     json: Json = False,
@@ -228,7 +233,9 @@ def diff(
       ctx-vector audit diff 3f9a21c7 last --kb kb
     """
     with _open(audit, kb) as log:
-        found = log.diff(a, b)
+        if not b and log.show(a).id == log.show("last").id:
+            raise UsageError(f"A is the last build itself ({a}); give the id of a second one, as audit list shows it")
+        found = log.diff(a, b or "last")
     if json:
         print_json(found.to_dict())
         return

@@ -45,6 +45,8 @@ def read_questions(path: str | Path, kb: str | Path) -> Dataset:
     StoreError when there is no knowledge base in the folder.
     """
     path, kb = Path(path), Path(kb)
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file; a file of questions has lines like {_EXAMPLE}")
     passages = _passages(kb)
     names = _Names([document.id for document, _ in passages])
     queries, qrels, answers = [], {}, {}
