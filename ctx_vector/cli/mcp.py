@@ -114,7 +114,8 @@ def mcp(
         out(settings(settings_for, given + ["--no-audit"] * no_audit))
         note(f"paste it into {PLACES[settings_for]}, and start the program again")
         if not _is_made(kb):
-            note(f"note: there is no knowledge base at {kb} yet; the server makes an empty one")
+            then = "the server makes an empty one" if root else f"make one with: ctx-vector index PATH --kb {kb}"
+            note(f"note: there is no knowledge base at {kb} yet; {then}")
         return
     _quiet()
     from ctx_vector.audit import FILE_NAME as AUDIT_FILE
