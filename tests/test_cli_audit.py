@@ -184,6 +184,8 @@ def test_what_is_not_there_is_said(tmp_path: Path):
     for arguments in (["list"], ["show"], ["replay"], ["diff", "abcd"], ["stats"]):
         told = bad(call("audit", *arguments, "--audit", path))
         assert told == f"there is no audit at {path}; make one with: ctx-vector build QUERY --audit {path}"
+        told = bad(call("audit", *arguments, "--kb", tmp_path / "none"))
+        assert told.startswith(f"there is no knowledge base in {tmp_path / 'none'}; make one with: ")
     with AuditLog(path) as log:
         from ctx_vector import ContextBuilder, ContextConfig
 

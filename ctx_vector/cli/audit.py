@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
@@ -41,6 +42,8 @@ _SHORT: Final = 10  # characters of an id
 def _open(audit: str | None, kb: str | None) -> AuditLog:
     from ctx_vector.audit import AuditLog
 
+    if audit is None and kb is not None and not Path(kb).is_dir():  # else another audit would answer for it
+        raise StoreError(f"there is no knowledge base in {kb}; make one with: ctx-vector index PATH --kb {kb}")
     file = audit_file(audit, kb)
     if not file.exists():
         option = f"--audit {audit}" if audit is not None else f"--kb {kb}" if kb is not None else ""
