@@ -80,6 +80,7 @@ class Variety:
         self._vectors: Residuals | None = None
         self._parts: dict[str, NearDuplicates | None] = {}
         self._texts = _Texts()
+        self._left = _Texts()  # of what did not fit
         self._by_rank: dict[int, Ranked] = {}
 
     def ordered(self, rows: list[Ranked]) -> list[Ranked]:
@@ -116,8 +117,8 @@ class Variety:
         """Return why a row adds nothing to what stands in the context, in words; "" when it does."""
         if row.candidate.source == "custom" or row.kind in NOT_RANKED:
             return ""
-        same = self._texts.same(row)
-        if same is not None:
+        same = self._texts.same(row) or self._left.same(row)
+        if same is not None and same is not row:
             return f"same text as {same.candidate.source}:{same.candidate.packet.id}"
         if self._again:
             return self._noted(row)
@@ -136,6 +137,11 @@ class Variety:
         self._texts.keep(row)
         if not self._again and (near := self._near(row)) is not None:
             near.keep(row.spot)
+
+    def leave(self, row: Ranked) -> None:
+        """Note that a row did not fit: what says the same is a duplicate of it, as it would be if it had."""
+        if row.candidate.source != "custom" and row.kind not in NOT_RANKED:
+            self._left.keep(row)
 
     def _noted(self, row: Ranked) -> str:
         found = self._note.get(DUPLICATES, {}).get(str(row.candidate.rank))

@@ -162,19 +162,23 @@ class Filler:
                 if self._keep(row):
                     room = self.room()
                 elif not row.reason:
-                    row.drop("budget", _NO_ROOM)
-                    left.append(row)
+                    self._drop_for_room(row, left)
             start = stop + 1
         self.shorten_first(left)
 
     def _leave(self, rows: Sequence[Ranked], left: list[Ranked]) -> None:
-        """Drop rows that do not fit, and add them to `left`; but those that add nothing to what is in are duplicates
-        whatever room there is, as long as few are left.
+        """Drop rows that do not fit, and add them to `left`; but those that add nothing to what is in, or to what did
+        not fit before, are duplicates whatever room there is, as long as few are left.
         """
         for row in rows:
             if len(left) >= _MOST_LOOKED_AT or not self.drop_twin(row):
-                row.drop("budget", _NO_ROOM)
-                left.append(row)
+                self._drop_for_room(row, left)
+
+    def _drop_for_room(self, row: Ranked, left: list[Ranked]) -> None:
+        row.drop("budget", _NO_ROOM)
+        if self.variety is not None and len(left) < _MOST_LOOKED_AT:
+            self.variety.leave(row)
+        left.append(row)
 
     def _next(self, rows: Sequence[Ranked], start: int, room: int) -> int:
         """Return the place of the first row from `start` on that may fit, the number of rows if none may."""

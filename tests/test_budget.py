@@ -1,6 +1,5 @@
 """Promise 1 and 2: nothing is ever over the budget, and what must not be cut is always there."""
 
-import unicodedata
 from datetime import timedelta
 
 import pytest
@@ -96,7 +95,7 @@ def renamed(request):
     return {("user_query" if name == "query" else name): value for name, value in request.items()}
 
 
-@settings(STEADY, max_examples=100)
+@settings(STEADY, max_examples=250)
 @given(requests(), configs, st.lists(st.floats(0, 1), min_size=4, max_size=4))
 def test_text_and_messages_never_exceed_any_legal_budget(request, config, places):
     request = renamed(request)
@@ -126,10 +125,6 @@ def cut_or_dropped(built):
     cut = [item for item in built.kept if item.action != "full"]
     gone = [item for item in built.dropped if item.reason not in LIMIT_REASONS]
     return cut + gone
-
-
-def folded(text):
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def hold_n(request, config):
@@ -162,12 +157,12 @@ def hold_n(request, config):
         assert all(item.section == "Role & Policies" for item in most.kept)
         return
     check(below, n - 1)
-    # a turn counts as one, and so do items that say the same: of them only the first was in
-    changed = {"" if item.source == "history" else folded(item.packet.content): item for item in cut_or_dropped(below)}
-    assert len(changed) == 1, [(item.source, item.action, item.reason) for item in changed.values()]
+    changed = cut_or_dropped(below)
+    turn = [item for item in changed if item.source == "history"]
+    assert len(changed) - len(turn) + bool(turn) == 1, [(item.source, item.action, item.reason) for item in changed]
 
 
-@settings(STEADY, max_examples=100)
+@settings(STEADY, max_examples=250)
 @given(requests(), configs)
 def test_at_n_everything_is_kept_and_at_n_minus_1_one_decision_changes(request, config):
     hold_n(renamed(request), config)

@@ -521,7 +521,7 @@ def hold_marks(built, config, case, numbers, meta):
     }
 
 
-@settings(STEADY, max_examples=150)
+@settings(STEADY, max_examples=600)
 @given(conversations, settings_of_history, summarizers, st.lists(st.floats(0, 1), min_size=4, max_size=4))
 def test_every_strategy_keeps_whole_turns_inside_every_budget(case, config, summarizer, places):
     hold_history(case, config, summarizer, places)

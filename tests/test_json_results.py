@@ -327,7 +327,7 @@ class Check:
         self.fields += gone
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(VALUES, st.integers(1, 400))
 def test_any_json_in_any_room(value, room):
     value = json.loads(cleaned(value))

@@ -1132,7 +1132,7 @@ def test_among_two_languages_answers_in_either_come_first(tmp_path, encoder):
             if len(spoken) == 1:
                 side = "own" if query.metadata["lang"] in spoken else "other"
                 right[side].append(kb.search(query.text, 1)[0].source in good)
-    assert np.mean(right["own"]) > 0.55 and np.mean(right["other"]) > 0.5, {k: np.mean(v) for k, v in right.items()}
+    assert np.mean(right["own"]) > 0.55 and np.mean(right["other"]) > 0.52, {k: np.mean(v) for k, v in right.items()}
 
 
 # -- the size of passages ----------------------------------------------------------------------------------------------

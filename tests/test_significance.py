@@ -275,8 +275,8 @@ def recalls(rng, n, shift=0.0):
 
 def test_an_a_a_test_finds_a_difference_in_one_of_twenty():
     rng = np.random.default_rng(21)
-    found = [paired(*recalls(rng, 60), resamples=499, seed=n).p <= 0.05 for n in range(300)]
-    assert np.mean(found) <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / 300)
+    found = [paired(*recalls(rng, 60), resamples=499, seed=n).p <= 0.05 for n in range(500)]
+    assert np.mean(found) <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / 500)
     assert np.mean(found) >= 0.02  # and it is no test that finds nothing
 
 
@@ -284,25 +284,25 @@ def test_an_a_a_test_of_a_whole_family_finds_one_in_one_of_twenty():
     """Four correlated metrics and budgets, corrected together: any verdict at all is a false one."""
     rng = np.random.default_rng(22)
     false = 0
-    for n in range(200):
+    for n in range(500):
         a, b = recalls(rng, 40)
         family = {}
         for place in range(4):
             noise = rng.binomial(1, 0.8, 40)
             family["a", "b", f"m@{place}"] = (a * noise, b * noise, None)
         false += any(one.verdict != "no difference shown" for one in compare_all(family, resamples=249, seed=n))
-    assert false / 200 <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / 200)
+    assert false / 500 <= 0.05 + 2.5 * np.sqrt(0.05 * 0.95 / 500)
 
 
 def test_a_planted_difference_is_found_with_the_power_the_tool_predicts():
     rng = np.random.default_rng(23)
     n, deviation = 80, 0.0
-    differences = [np.subtract(*recalls(rng, n)) for _ in range(120)]
+    differences = [np.subtract(*recalls(rng, n)) for _ in range(200)]
     deviation = float(np.mean([d.std(ddof=1) for d in differences]))
     for wanted in (0.5, 0.8, 0.95):
         planted = smallest_effect(n, 0.05, wanted) * deviation
         found = [paired(d + planted, np.zeros(n), resamples=499, seed=k).p <= 0.05 for k, d in enumerate(differences)]
-        assert np.mean(found) == pytest.approx(wanted, abs=3 * np.sqrt(wanted * (1 - wanted) / 120) + 0.01)
+        assert np.mean(found) == pytest.approx(wanted, abs=3 * np.sqrt(wanted * (1 - wanted) / 200) + 0.01)
 
 
 def test_words_tell_what_is_of_one_comparison_and_what_of_all():
