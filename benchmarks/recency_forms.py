@@ -33,7 +33,7 @@ from freshness import DATA, FLOOR, builder_of, fresh, last_steps, read
 from ctx_vector import ContextConfig, MemoryTool, TokenCounter, load_encoder
 from ctx_vector.calibration import load_calibration
 from ctx_vector.encoders import CachedEncoder
-from ctx_vector.newer import MOST, WIDEST, apart, take_over, width
+from ctx_vector.newer import MOST, WIDEST, NewerRule, Statement, apart, take_over, width
 from ctx_vector.packets import Candidate
 from ctx_vector.ranking import relevances
 from ctx_vector.scoring import make_scorer
@@ -127,9 +127,10 @@ def takes_over(line: float, floor: float, head: float | None, subjects: bool = F
             grid = np.ix_(places, places)
             cosines = np.where(case.newer[grid] | case.newer[grid].T, case.cosines[grid], -np.inf)
             values = [case.relevance[places].tolist(), recency[places].tolist(), (-case.days[places]).tolist()]
+            statements = list(map(Statement, *values))
             said = [case.texts[place] for place in places]
             told = [apart(case.query["text"], said, values[0])] if subjects else []
-            for new, old in take_over(cosines, *values, WEIGHTS, CONFIG.min_relevance, line, *told):
+            for new, old in take_over(cosines, statements, NewerRule(*WEIGHTS, CONFIG.min_relevance, line), *told):
                 for scores in (relevance, recency):
                     scores[places[new]] = max(scores[places[new]], scores[places[old]])
         return WEIGHTS[0] * relevance + WEIGHTS[1] * recency, relevance >= CONFIG.min_relevance

@@ -38,7 +38,7 @@ from ctx_vector.diversity import Variety
 from ctx_vector.filling import Filled, fill
 from ctx_vector.history import History
 from ctx_vector.packets import Candidate
-from ctx_vector.ranking import rank
+from ctx_vector.ranking import Judge, rank
 from ctx_vector.structure import Template
 
 WORDS = (
@@ -96,7 +96,7 @@ def main() -> None:
     def select(items: list[Candidate], template: Template) -> Filled:
         config = template.config
         variety = Variety(config, lambda _: calibration, lambda _: [], {})
-        rows = rank(items, template, config, NOW, _not_needed, lambda: encoder, variety=variety)
+        rows = variety.ordered(rank(items, template, NOW, Judge(QUERY, _not_needed, lambda: encoder)))
         shortener = Shortener(counter, QUERY)
         return fill(rows, History("window", None, [], []), template, config, shortener, variety=variety)
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ctx_vector.sources import LAYERS, LayerShares, SourceConfig
 
 if TYPE_CHECKING:
-    from ctx_vector.ranking import Ranked
+    from ctx_vector.ranked import Ranked
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,16 +20,13 @@ from ctx_vector.diversity import Variety
 from ctx_vector.filling import fill
 from ctx_vector.history import History
 from ctx_vector.packets import BuiltContext
-from ctx_vector.ranking import Ranked, encoded, rank
+from ctx_vector.ranking import Judge, rank
 from ctx_vector.record import make_record, report
 from ctx_vector.stages import Summarizer, TokenCounter
 from ctx_vector.structure import Template
 from ctx_vector.trace import Trace
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from ctx_vector.calibration import Calibration
     from ctx_vector.rerank import SecondPass
     from ctx_vector.stages import Encoder, Scorer
@@ -67,22 +64,10 @@ def compose(
 
     mark = timed("gather", started)
 
-    def vectors_of(rows: Sequence[Ranked]) -> Sequence[NDArray[np.float32]]:
-        return encoded([row.candidate for row in rows], means.encoder())[1]
-
-    variety = Variety(config, means.calibration, vectors_of, trace.given, again=trace.scores is not None)
-    ranked = rank(
-        trace.gathered.candidates,
-        template,
-        config,
-        trace.now,
-        means.scorer,
-        means.encoder,
-        trace.scores,
-        trace.given,
-        means.second,
-        variety,
-    )
+    judge = Judge(trace.query, means.scorer, means.encoder, means.second)
+    variety = Variety(config, means.calibration, judge.vectors, trace.given, again=trace.scores is not None)
+    ranked = rank(trace.gathered.candidates, template, trace.now, judge, trace.scores, trace.given)
+    ranked = variety.ordered(ranked)
     trace.note_scores(ranked)
     mark = timed("rank", mark)
     layers = Layers.from_dict(trace.given["layers"]) if "layers" in trace.given else None

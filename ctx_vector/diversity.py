@@ -22,16 +22,8 @@ from collections.abc import Callable, MutableMapping, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.packets import (
-    TYPE_AGENT,
-    TYPE_HISTORY,
-    TYPE_IMAGE,
-    TYPE_MEMORY,
-    TYPE_RESULT,
-    TYPE_STATE,
-    TYPE_SYSTEM,
-    TYPE_TOOL,
-)
+from ctx_vector.packets import TYPE_AGENT, TYPE_MEMORY, TYPE_RESULT
+from ctx_vector.ranked import AS_GIVEN, NOT_RANKED, Ranked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,15 +32,12 @@ if TYPE_CHECKING:
     from ctx_vector.calibration import Calibration
     from ctx_vector.config import ContextConfig
     from ctx_vector.likeness import NearDuplicates, Residuals
-    from ctx_vector.ranking import Ranked
 
     Vectors = NDArray[np.float32]
 
 DUPLICATES: Final = "duplicates"  # the note of what was left out: rank -> [rank of the other, how]
 MMR: Final = "mmr"  # the note of what MMR put first: [lambda, ranks]
-NOT_RANKED: Final = frozenset({TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY, TYPE_TOOL, TYPE_IMAGE})
 _PLENTIFUL_NOT: Final = NOT_RANKED | {TYPE_MEMORY, TYPE_RESULT, TYPE_AGENT}
-_AS_GIVEN: Final = frozenset({"system", "static", "tool", "agents"})
 _BEGINNING: Final = 4  # words
 _BEGINNING_CHARS: Final = 32  # the most
 _CHARS_EACH: Final = 6  # of a token, more than there are on the average: prose in English has 4 to 5, Chinese 1
@@ -92,7 +81,7 @@ class Variety:
         room = self._config.max_tokens * _CHARS_EACH
 
         def score(row: Ranked) -> float:  # of what is chosen by it, but for what no context of this size can hold
-            given = row.reason or row.kind in NOT_RANKED or row.candidate.layer in _AS_GIVEN
+            given = row.reason or row.kind in NOT_RANKED or row.candidate.layer in AS_GIVEN
             return -math.inf if given or len(row.candidate.packet.content) > room else row.score
 
         scores = _View(rows, score)
@@ -254,6 +243,6 @@ def _plentiful(row: Ranked) -> bool:
     return (
         row.vectors is not None
         and len(row.vectors) == 1  # a text of many windows says more than one vector can tell
-        and candidate.layer not in _AS_GIVEN
+        and candidate.layer not in AS_GIVEN
         and row.kind not in _PLENTIFUL_NOT
     )

@@ -27,7 +27,7 @@ from ctx_vector.tool_rows import put_tools
 if TYPE_CHECKING:
     from ctx_vector.compress import Shortener
     from ctx_vector.history import History
-    from ctx_vector.ranking import Ranked
+    from ctx_vector.ranked import Ranked
 
 #: The share of `max_tokens` that tool definitions may take when they have no budget of their own.
 TOOLS_SHARE: Final = 0.2

@@ -24,7 +24,7 @@ from ctx_vector.tool_rows import put_tools
 
 if TYPE_CHECKING:
     from ctx_vector.placing import Placer
-    from ctx_vector.ranking import Ranked
+    from ctx_vector.ranked import Ranked
     from ctx_vector.select import Filler
 
 _SLOTS: Final[Mapping[tuple[str, str], str]] = {

@@ -27,19 +27,20 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ctx_vector.config import ContextConfig
 from ctx_vector.languages import cohort, language_of
 from ctx_vector.ordering import best_first
 from ctx_vector.packets import TYPE_HISTORY, TYPE_STATE, TYPE_SYSTEM, TYPE_TOOL, Candidate
+from ctx_vector.ranked import AS_GIVEN, Ranked
 from ctx_vector.subjects import Question, other_subject, unrelated, words
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ctx_vector.stages import Encoder, Scorer
+    from ctx_vector.ranking import Judge
 
 #: A statement is at most this wide: a character of Chinese or Japanese counts 3, others 1.
 WIDEST: Final = 400
@@ -50,23 +51,31 @@ MOST: Final = 64
 ACROSS: Final = 0.3
 _WIDTH_PER_TOKEN: Final = 2  # about half of what a token of English or Chinese is wide
 _FIXED: Final = (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY, TYPE_TOOL)
-_AS_GIVEN: Final = ("system", "static", "tool", "agents")  # layers in which nothing is ranked
 
 _HAN = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff]")
 
 
-class Scored(Protocol):
-    """What this reads of a candidate in the ranking."""
+class Statement(NamedTuple):
+    """What is known of a statement: relevance and recency, in [0, 1], and its time in seconds, larger is newer."""
 
-    candidate: Candidate
-    section: str
-    kind: str
     relevance: float
     recency: float
-    reason: str
+    time: float
 
 
-S = TypeVar("S", bound=Scored)
+class NewerRule(NamedTuple):
+    """When one takes over: the weights of relevance and recency in a score, each in [0, 1], the relevance under which
+    nothing is handed on, and the likeness from which two statements are one (`supersede_line`).
+    """
+
+    for_relevance: float
+    for_recency: float
+    floor: float
+    line: float
+
+    def score(self, relevance: float, recency: float) -> float:
+        """Return the score of a statement, in [0, 1]."""
+        return self.for_relevance * relevance + self.for_recency * recency
 
 
 def width(text: str) -> int:
@@ -79,13 +88,8 @@ def width(text: str) -> int:
 
 
 def replacements(
-    rows: Sequence[S],
-    config: ContextConfig,
-    now: datetime,
-    scorer: Callable[[], Scorer],
-    encoder: Callable[[], Encoder],
-    query: str,
-) -> list[tuple[S, S]]:
+    rows: Sequence[Ranked], judge: Judge, config: ContextConfig, now: datetime
+) -> list[tuple[Ranked, Ranked]]:
     """Return (newer, older) pairs of rows of one section: the newer takes over from the older, in this order.
 
     There are none without `recency_weight`, without `supersede_line`, or by a strategy that cannot tell how alike texts
@@ -99,15 +103,15 @@ def replacements(
     found = _statements(rows, config)
     if len({row.candidate.packet.timestamp for row in found}) < 2:
         return []
-    measure = getattr(scorer(), "alike", None)
+    measure = getattr(judge.scorer(), "alike", None)
     if measure is None:
         return []
     import numpy as np
 
     missing = [row.candidate.packet.content for row in found if row.candidate.vectors is None]
-    fresh = iter(encoder().encode_documents(missing)) if missing else iter(())  # remembered from scoring
+    fresh = iter(judge.encoder().encode_documents(missing)) if missing else iter(())  # remembered from scoring
     vectors = np.stack([next(fresh) if (own := row.candidate.vectors) is None else own[0] for row in found])
-    texts, relevance = [row.candidate.packet.content for row in found], [row.relevance for row in found]
+    texts = [row.candidate.packet.content for row in found]
     cosines = measure(texts, vectors)
     if cosines is None:
         return []
@@ -115,25 +119,21 @@ def replacements(
     across = ACROSS * (languages[:, None] != languages[None, :])
     pairs = take_over(
         np.where(_comparable(found), cosines - across, -np.inf),
-        relevance,
-        [row.recency for row in found],
-        [_seconds(row, now) for row in found],
-        (config.relevance_weight, config.recency_weight),
-        config.min_relevance,
-        config.supersede_line,
-        apart(query, texts, relevance),
+        [Statement(row.relevance, row.recency, _seconds(row, now)) for row in found],
+        NewerRule(config.relevance_weight, config.recency_weight, config.min_relevance, config.supersede_line),
+        apart(judge.query, texts, [row.relevance for row in found]),
     )
     return [(found[new], found[old]) for new, old in pairs]
 
 
-def _statements(rows: Sequence[S], config: ContextConfig) -> list[S]:
+def _statements(rows: Sequence[Ranked], config: ContextConfig) -> list[Ranked]:
     """Return the rows that take part, the most relevant ones first; none where no two have different times."""
     short = [packet for row in rows if len((packet := row.candidate.packet).content) <= WIDEST]
     if len({packet.timestamp for packet in short} - {None}) < 2:
         return []  # none is newer than another: of many passages it is soon told
-    ranked = [row for row in rows if not row.reason and row.kind not in _FIXED and row.candidate.layer not in _AS_GIVEN]
+    ranked = [row for row in rows if not row.reason and row.kind not in _FIXED and row.candidate.layer not in AS_GIVEN]
     best_first(ranked, attrgetter("relevance"), lambda row: (row.candidate.packet.id, row.candidate.rank))
-    found: list[S] = []
+    found: list[Ranked] = []
     used = 0
     for row in ranked:
         wide = width(row.candidate.packet.content)
@@ -156,7 +156,7 @@ def apart(query: str, texts: Sequence[str], relevance: Sequence[float]) -> Calla
     return told
 
 
-def _comparable(rows: Sequence[Scored]) -> NDArray[np.bool_]:
+def _comparable(rows: Sequence[Ranked]) -> NDArray[np.bool_]:
     """Return for each pair (n, n) whether one could replace the other: in one section, but not in one conversation,
     whose turns are alike because each was encoded with its neighbours.
     """
@@ -176,52 +176,50 @@ def _has_vector(candidate: Candidate, config: ContextConfig) -> bool:
     return not (own or candidate.packet.scored)
 
 
-def _seconds(row: Scored, now: datetime) -> float:
+def _seconds(row: Ranked, now: datetime) -> float:
     stamp = row.candidate.packet.timestamp
     return min(stamp or now, now).astimezone(UTC).timestamp()
 
 
 def take_over(
     cosines: NDArray[np.float64],
-    relevance: Sequence[float],
-    recency: Sequence[float],
-    times: Sequence[float],
-    weights: tuple[float, float],
-    floor: float,
-    line: float,
+    statements: Sequence[Statement],
+    rule: NewerRule,
     apart: Callable[[int, int], bool] = lambda new, old: False,
 ) -> list[tuple[int, int]]:
     """Return (newer, older) pairs of statements: each newer one takes over from that older one, in this order.
 
-    `cosines` is (n, n); `times` are in seconds, larger is newer; `weights` are those of relevance and recency in the
-    score. A statement under `floor` in relevance hands nothing on. Each takes over from the best of those it replaces,
-    the older ones first, so that the newest gets what the first one had. It takes nothing over where `apart(new, old)`
-    says that it is about something else than that one, or than the one which that has taken over from.
+    `cosines` is (n, n) float64, -inf for a pair of which neither can replace the other. Each takes over from the best
+    of those it replaces, the older ones first, so that the newest gets what the first one had. It takes nothing over
+    where `apart(new, old)` says that it is about something else than that one, or than the one which that has taken
+    over from.
 
     "I live in Leeds" matches "Where do I live?" better than the newer "We moved to York" does, and hands its place on:
 
     >>> import numpy as np
     >>> alike = np.array([[1.0, 0.4], [0.4, 1.0]])
-    >>> take_over(alike, [0.8, 0.5], [1.0, 1.0], [0.0, 86_400.0], (0.7, 0.3), 0.1, 0.5)
+    >>> told = [Statement(0.8, 1.0, time=0.0), Statement(0.5, 1.0, time=86_400.0)]
+    >>> take_over(alike, told, NewerRule(0.7, 0.3, floor=0.1, line=0.5))
     [(1, 0)]
     """
     import numpy as np
 
-    of, at = np.asarray(relevance, np.float64), np.asarray(times, np.float64)
+    of = np.array([one.relevance for one in statements], np.float64)
+    at = np.array([one.time for one in statements], np.float64)
     share = np.minimum(1.0, of[:, None] / np.maximum(of[None, :], 1e-9))  # of the older one's relevance
-    replaces = (at[:, None] > at[None, :]) & (of[None, :] >= floor) & (cosines + share / 2 >= line)
-    values = list(zip(relevance, recency, strict=True))
-    scores = [weights[0] * one + weights[1] * other for one, other in values]
+    replaces = (at[:, None] > at[None, :]) & (of[None, :] >= rule.floor) & (cosines + share / 2 >= rule.line)
+    values = [(one.relevance, one.recency) for one in statements]
+    scores = [rule.score(*own) for own in values]
     taken: dict[int, int] = {}  # newer -> older, in the order of time
     for new in np.argsort(at, kind="stable").tolist():
         old = np.flatnonzero(replaces[new]).tolist()
         if not old:
             continue
-        best = max(old, key=lambda place: (scores[place], times[place]))
-        below = scores[best] > scores[new] or values[new][0] < floor
+        best = max(old, key=lambda place: (scores[place], statements[place].time))
+        below = scores[best] > scores[new] or values[new][0] < rule.floor
         if below and not any(apart(new, place) for place in _line_of(best, taken)):
             values[new] = (max(values[new][0], values[best][0]), max(values[new][1], values[best][1]))
-            scores[new] = weights[0] * values[new][0] + weights[1] * values[new][1]
+            scores[new] = rule.score(*values[new])
             taken[new] = best
     return list(taken.items())
 

@@ -20,7 +20,7 @@ from ctx_vector.tool_rows import put_tools
 
 if TYPE_CHECKING:
     from ctx_vector.placing import Placer
-    from ctx_vector.ranking import Ranked
+    from ctx_vector.ranked import Ranked
 
 _NOT_ROWS: Final = ("system", "history", "images")  # fixed, placed in turns, and planned before
 

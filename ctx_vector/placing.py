@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from ctx_vector.compress import LEAST_ROOM
 from ctx_vector.history import History, Said
 from ctx_vector.layout import CONTEXT, Piece
-from ctx_vector.ranking import Ranked
+from ctx_vector.ranked import Ranked
 from ctx_vector.select import Filler
 from ctx_vector.trim import SCATTERED
 

@@ -16,7 +16,7 @@ from ctx_vector.gather import Gathered
 from ctx_vector.layout import CONTEXT, EVIDENCE, ROLE
 from ctx_vector.packets import Budget, BuiltContext, Candidate, ContextPacket, Decision, SourceUse
 from ctx_vector.prefix import prefix_hash, volatile
-from ctx_vector.ranking import Ranked
+from ctx_vector.ranked import Ranked
 
 _log = logging.getLogger("ctx_vector.builder")
 

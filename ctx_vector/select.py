@@ -17,7 +17,7 @@ from ctx_vector.compress import LEAST_ROOM, LEAST_ROOM_EVIDENCE, Shortener
 from ctx_vector.config import ContextConfig
 from ctx_vector.diversity import Variety
 from ctx_vector.layout import EVIDENCE, Layout, Piece, part_of
-from ctx_vector.ranking import Ranked
+from ctx_vector.ranked import Ranked
 from ctx_vector.structure import Template
 
 #: Bytes of the longest cl100k token: 128 blanks.

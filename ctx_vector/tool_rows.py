@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ctx_vector.ranking import Ranked
+    from ctx_vector.ranked import Ranked
     from ctx_vector.select import Filler
 
 

@@ -33,7 +33,7 @@ from ctx_vector.inputs import Inputs
 from ctx_vector.rerank import SECOND_PASS
 
 if TYPE_CHECKING:
-    from ctx_vector.ranking import Ranked
+    from ctx_vector.ranked import Ranked
 
 
 _NOTES: Final = (DUPLICATES, MMR, SECOND_PASS)  # what composing found, of these candidates only

@@ -19,7 +19,7 @@ from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, MemoryTool,
 from ctx_vector.audit import AuditLog
 from ctx_vector.calibration import load_calibration
 from ctx_vector.encoders import CachedEncoder
-from ctx_vector.newer import WIDEST, take_over, width
+from ctx_vector.newer import WIDEST, NewerRule, Statement, take_over, width
 from ctx_vector.replay import rebuild
 from ctx_vector.scoring import CosineScorer, HybridScorer
 
@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 import freshness
 
 WEIGHTS = (0.7, 0.3)
+RULE = NewerRule(*WEIGHTS, floor=0.1, line=0.5)
 QUESTION = "Where do the nightly backups end up?"
 DISK = "Our nightly backup goes to the USB disk in my desk drawer."
 MAYA = "The disk in the drawer started clicking, so backups are sent to Maya's NAS over SFTP for now."
@@ -40,6 +41,11 @@ OTHER = "The choir sings on Thursdays."
 def likeness(cosine, new, old):
     """The formula, written out."""
     return cosine + min(1.0, new / old) / 2
+
+
+def statements(relevance, recency, times):
+    """Columns as rows."""
+    return [Statement(*row) for row in zip(relevance, recency, times, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -56,21 +62,21 @@ def likeness(cosine, new, old):
 )
 def test_two_statements_are_one_by_cosine_and_how_well_either_matches(cosine, new, old, takes):
     assert (likeness(cosine, new, old) >= 0.5 - 1e-12 and old >= 0.1) == takes
-    pairs = take_over(np.array([[1, cosine], [cosine, 1]]), [old, new], [1.0, 1.0], [0.0, 1.0], WEIGHTS, 0.1, 0.5)
+    pairs = take_over(np.array([[1, cosine], [cosine, 1]]), statements([old, new], [1.0, 1.0], [0.0, 1.0]), RULE)
     assert pairs == ([(1, 0)] if takes else [])
 
 
 def test_the_newest_gets_what_the_oldest_had_by_way_of_those_between():
     cosines = np.array([[1.0, 0.5, 0.0], [0.5, 1.0, 0.5], [0.0, 0.5, 1.0]])  # the first and the last are not alike
-    pairs = take_over(cosines, [0.9, 0.5, 0.3], [1.0, 1.0, 1.0], [0.0, 1.0, 2.0], WEIGHTS, 0.1, 0.5)
+    pairs = take_over(cosines, statements([0.9, 0.5, 0.3], [1.0, 1.0, 1.0], [0.0, 1.0, 2.0]), RULE)
     assert pairs == [(1, 0), (2, 1)]
 
 
 def test_of_several_the_best_is_taken_over_from_and_equal_times_replace_nothing():
     cosines = np.ones((4, 4))
     relevance, times = [0.5, 0.7, 0.6, 0.2], [0.0, 0.0, 1.0, 2.0]
-    assert take_over(cosines, relevance, [1.0] * 4, times, WEIGHTS, 0.1, 0.5) == [(2, 1), (3, 2)]
-    assert take_over(cosines, relevance, [1.0] * 4, [5.0] * 4, WEIGHTS, 0.1, 0.5) == []
+    assert take_over(cosines, statements(relevance, [1.0] * 4, times), RULE) == [(2, 1), (3, 2)]
+    assert take_over(cosines, statements(relevance, [1.0] * 4, [5.0] * 4), RULE) == []
 
 
 def test_what_is_about_something_else_takes_nothing_over_nor_from_what_took_over():
@@ -82,13 +88,13 @@ def test_what_is_about_something_else_takes_nothing_over_nor_from_what_took_over
         asked.append((new, old))
         return (new, old) == (2, 0)
 
-    assert take_over(np.ones((3, 3)), relevance, [1.0] * 3, times, WEIGHTS, 0.1, 0.5, apart) == [(1, 0)]
+    assert take_over(np.ones((3, 3)), statements(relevance, [1.0] * 3, times), RULE, apart) == [(1, 0)]
     assert asked == [(1, 0), (2, 1), (2, 0)]
-    assert take_over(np.ones((3, 3)), relevance, [1.0] * 3, times, WEIGHTS, 0.1, 0.5) == [(1, 0), (2, 1)]
+    assert take_over(np.ones((3, 3)), statements(relevance, [1.0] * 3, times), RULE) == [(1, 0), (2, 1)]
 
 
 def test_who_stands_above_already_takes_nothing():
-    assert take_over(np.ones((2, 2)), [0.5, 0.8], [1.0, 1.0], [0.0, 1.0], WEIGHTS, 0.1, 0.5) == []
+    assert take_over(np.ones((2, 2)), statements([0.5, 0.8], [1.0, 1.0], [0.0, 1.0]), RULE) == []
 
 
 UNIT = st.floats(0, 1)
@@ -103,7 +109,7 @@ def test_no_replaced_statement_stands_above_the_newer_one_whatever_their_order(r
 
     def outcome(order):
         relevance, recency, times = (list(column) for column in zip(*(rows[at] for at in order), strict=True))
-        pairs = take_over(cosines[np.ix_(order, order)], relevance, recency, times, WEIGHTS, 0.1, 0.5)
+        pairs = take_over(cosines[np.ix_(order, order)], statements(relevance, recency, times), RULE)
         values = {at: (rows[at][0], rows[at][1]) for at in order}
         for new, old in pairs:
             one, other = order[new], order[old]
