@@ -72,26 +72,12 @@ def compose(
     mark = timed("rank", mark)
     layers = Layers.from_dict(trace.given["layers"]) if "layers" in trace.given else None
     filled = fill(ranked, history, template, config, _shortener(trace, means), layers, variety)
-    text, messages, text_tokens, message_tokens = filled.prove()
+    rendered = filled.prove()
     mark = timed("select", mark)
     meta = _meta(trace, history, template, means)
     if meta["knowledge_version"] == 0 and config.knowledge_limit:
         filled.warnings.append("nothing is indexed in the knowledge base yet; try: ctx-vector index PATH --kb DIR")
-    built = make_record(
-        query=trace.query,
-        config=config,
-        sources=trace.sources,
-        gathered=trace.gathered,
-        left_out=history.decisions(config, trace.now),
-        ranked=ranked,
-        filled=filled,
-        text=text,
-        messages=messages,
-        sizes=(text_tokens, message_tokens),
-        meta=meta,
-        model_max_tokens=trace.model_max_tokens,
-        trace=trace,
-    )
+    built = make_record(trace, ranked, history.decisions(config, trace.now), filled, rendered, meta)
     timed("record", mark)
     built.meta["stages_ms"] = stages
     built.meta["build_time_ms"] = round((time.perf_counter() - started) * 1000, 3)

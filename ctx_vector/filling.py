@@ -34,6 +34,20 @@ TOOLS_SHARE: Final = 0.2
 NOTHING_FITS: Final = "nothing besides the fixed parts fits the budget"
 
 
+class Rendered(NamedTuple):
+    """A context as text and as messages, and the tokens of both, counted on what is there."""
+
+    text: str
+    messages: list[dict[str, Any]]
+    text_tokens: int
+    message_tokens: int
+
+    @property
+    def larger(self) -> int:
+        """The tokens of the larger of the two."""
+        return max(self.text_tokens, self.message_tokens)
+
+
 @dataclass(slots=True, eq=False)
 class Filled:
     """A filled layout: the rows chosen, in order of choice, and what a person should know of it."""
@@ -49,21 +63,21 @@ class Filled:
         """The kept rows in order of choice."""
         return self.filler.chosen
 
-    def prove(self) -> tuple[str, list[dict[str, Any]], int, int]:
-        """Return text, messages, and the tokens of both, counted on what was rendered.
+    def prove(self) -> Rendered:
+        """Return the context, rendered and within the limit by a count of what was rendered.
 
         With an additive tokenizer the first count already fits; with others the layout's sums are only near, and the
-        lowest-ranked packets go until it does.
+        lowest-ranked packets go until it does. Raises BudgetError when nothing is left that can go.
         """
         limit = self.filler.config.max_tokens
         while True:
-            text, messages, *sizes = self.layout.render()
-            over = max(sizes) + self.layout.size().apart - limit
+            rendered = Rendered(*self.layout.render())
+            over = rendered.larger + self.layout.size().apart - limit
             if over <= 0:
-                return text, messages, sizes[0], sizes[1]
+                return rendered
             step = max(1, over // 2)  # in a few steps, and hardly ever more than needed
             if not self.filler.give_back(step) and not self.placer.give_back(step):
-                raise BudgetError(max(sizes), limit, self.layout.parts(), max(sizes))
+                raise BudgetError(rendered.larger, limit, self.layout.parts(), rendered.larger)
 
 
 def fill(
@@ -171,7 +185,7 @@ def _extras(rows: Sequence[Ranked]) -> list[str]:
 
 def _check_fixed(layout: Layout, config: ContextConfig, system: Sequence[Ranked]) -> list[str]:
     # exact with an additive tokenizer; `prove` counts the whole again in any case
-    used = layout.size().total if layout.counter.additive else max(layout.render()[2:])
+    used = layout.size().total if layout.counter.additive else Rendered(*layout.render()).larger
     if used > config.max_tokens:
         raise BudgetError(used, config.max_tokens, layout.parts(), used)
     warnings, reserve = [], config.max_tokens - config.shared_limit

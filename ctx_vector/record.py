@@ -8,15 +8,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.config import ContextConfig
-from ctx_vector.filling import Filled
+from ctx_vector.filling import Filled, Rendered
 from ctx_vector.gather import Gathered
 from ctx_vector.layout import CONTEXT, EVIDENCE, ROLE
 from ctx_vector.packets import Budget, BuiltContext, Candidate, ContextPacket, Decision, SourceUse
 from ctx_vector.prefix import prefix_hash, volatile
 from ctx_vector.ranked import Ranked
+
+if TYPE_CHECKING:
+    from ctx_vector.trace import Trace
 
 _log = logging.getLogger("ctx_vector.builder")
 
@@ -25,52 +27,43 @@ WINDOW_SHARE: Final = 0.7
 
 
 def make_record(
-    *,
-    query: str,
-    config: ContextConfig,
-    sources: Sequence[str],
-    gathered: Gathered,
-    left_out: Sequence[Decision],
+    trace: Trace,
     ranked: Sequence[Ranked],
+    left_out: Sequence[Decision],
     filled: Filled,
-    text: str,
-    messages: list[dict[str, Any]],
-    sizes: tuple[int, int],
-    meta: dict[str, Any],
-    model_max_tokens: int | None,
-    trace: object = None,
+    rendered: Rendered,
+    meta: Mapping[str, Any],
 ) -> BuiltContext:
-    """Return the BuiltContext of a finished layout; `sizes` are the counted tokens of text and messages.
-
-    `sources` are the names of those asked, in that order. `ranked` are all candidates with their fates, `left_out` the
-    messages of the history that were not chosen.
+    """Return the BuiltContext of a finished layout, `rendered` and proven to fit; `meta` is its meta but for the hash
+    of the prefix. `ranked` are all candidates with their fates, `left_out` the messages of the history that were not
+    chosen.
     """
-    layout = filled.layout
+    config, gathered, layout = trace.config, trace.gathered, filled.layout
     shares = layout.shares()
     kept = tuple(row.decision(shares) for row in filled.chosen)
     dropped = tuple(_dropped(ranked, gathered, left_out))
     rows = layout.rows()
-    joins = sizes[0] - sum(tokens for _, tokens, _ in rows)
+    joins = rendered.text_tokens - sum(tokens for _, tokens, _ in rows)
     if joins:  # only with tokenizers whose counts do not add
         rows.append(("", joins, "(joins)"))
-    used = max(sizes) + layout.size().apart
+    used = rendered.larger + layout.size().apart
     reasons: dict[str, int] = {}
     for item in dropped:
         reasons[item.reason] = reasons.get(item.reason, 0) + 1
     all_warnings = [*filled.warnings, *(f"source {fault.source}: {fault.detail}" for fault in gathered.faults)]
     if any(item.action != "full" and item.section == EVIDENCE for item in kept):
         all_warnings.append("evidence was cut to fit the budget")
-    if model_max_tokens and used > WINDOW_SHARE * model_max_tokens:
-        all_warnings.append(f"the context takes {used} of the model's {model_max_tokens} tokens, over 70 %")
+    window = trace.model_max_tokens
+    if window and used > WINDOW_SHARE * window:
+        all_warnings.append(f"the context takes {used} of the model's {window} tokens, over 70 %")
     bodies = layout.bodies()
     prefix = bodies.get(ROLE, "")
-    meta = {**meta, "prefix_hash": prefix_hash(prefix)}
     if found := volatile(prefix):
         all_warnings.append(
             f"Role & Policies hold {found}, which changes from build to build, so that no prompt cache can use them "
             "again; put it into state, or into the query"
         )
-    uses = _uses(sources, gathered, kept, dropped)
+    uses = _uses(trace.sources, gathered, kept, dropped)
     stats: dict[str, Any] = {
         "gathered": len(gathered.candidates) + len(left_out),
         "selected": len(kept),
@@ -84,18 +77,20 @@ def make_record(
             if name in uses:
                 uses[name].layer, uses[name].limit = cap.layer, cap.most
     return BuiltContext(
-        text=text,
-        messages=messages,
+        text=rendered.text,
+        messages=rendered.messages,
         sections=bodies,
         kept=kept,
         dropped=dropped,
-        budget=Budget(config.max_tokens, used, *sizes, config.shared_limit, uses),
+        budget=Budget(
+            config.max_tokens, used, rendered.text_tokens, rendered.message_tokens, config.shared_limit, uses
+        ),
         stats=stats,
-        meta=meta,
+        meta={**meta, "prefix_hash": prefix_hash(prefix)},
         warnings=tuple(all_warnings),
         tools=_tools(filled),
         rows=tuple(rows),
-        query=query,
+        query=trace.query,
         trace=trace,
     )
 

@@ -20,7 +20,7 @@ trace_dump.py writes a trace as JSON-ready values, and reads it back.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -120,41 +120,20 @@ class Trace:
 
     def again(self) -> Trace:
         """Return a trace that gives what this one has noted, for a repeat; this one stays as it is."""
-        return Trace(
-            self.query,
-            self.now,
-            self.session_id,
-            self.roles,
-            self.config,
-            self.model_max_tokens,
-            self.sources,
-            self.asked,
-            self.said,
-            self.plan,
-            self.gathered,
-            self.scores,
-            self.shortened.again(),
-            self.given,
-            self.facts,
-            self.started,
-        )
+        return replace(self, shortened=self.shortened.again())
 
     def anew(
         self, config: ContextConfig, sources: tuple[str, ...], gathered: Gathered, model_max_tokens: int | None
     ) -> Trace:
         """Return a trace of the same request and conversation with other candidates, nothing of them known."""
-        return Trace(
-            self.query,
-            self.now,
-            self.session_id,
-            self.roles,
-            config,
-            model_max_tokens,
-            sources,
-            self.asked,
-            self.said,
-            self.plan,
-            gathered,
+        return replace(
+            self,
+            config=config,
+            model_max_tokens=model_max_tokens,
+            sources=sources,
+            gathered=gathered,
+            scores=None,
+            shortened=Journal(),
             given={name: value for name, value in self.given.items() if name not in _NOTES},
-            started=self.started,
+            facts={},
         )
