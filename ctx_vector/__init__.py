@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ctx_vector.builder import ContextBuilder
+    from ctx_vector.built import BuiltContext
     from ctx_vector.config import ContextConfig
     from ctx_vector.encoders import load_encoder
     from ctx_vector.errors import BudgetError, ConfigError, CtxVectorError
     from ctx_vector.knowledge import KnowledgeBase
     from ctx_vector.memory import Memory
-    from ctx_vector.packets import BuiltContext, ContextPacket, Message
+    from ctx_vector.packets import ContextPacket, Message
     from ctx_vector.sources import LayerShares, SourceConfig
     from ctx_vector.tokens import TokenCounter
     from ctx_vector.tools import MemoryTool, RAGTool
@@ -50,7 +51,7 @@ __all__ = [
 # every name is imported when it is asked for, so that a command or a program loads only what it uses
 _LAZY = {
     "BudgetError": "errors",
-    "BuiltContext": "packets",
+    "BuiltContext": "built",
     "ConfigError": "errors",
     "ContextBuilder": "builder",
     "ContextConfig": "config",

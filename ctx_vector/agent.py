@@ -29,7 +29,7 @@ from ctx_vector.values import clean_text, message_text
 
 if TYPE_CHECKING:
     from ctx_vector.audit import AuditLog
-    from ctx_vector.packets import BuiltContext
+    from ctx_vector.built import BuiltContext
     from ctx_vector.stages import Encoder
 
 IMPORTANCE: Final = 0.6

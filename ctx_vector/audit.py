@@ -33,8 +33,8 @@ from ctx_vector.audit_encode import Entry
 from ctx_vector.audit_replay import Replay, regathered, repeated
 from ctx_vector.audit_stats import statistics
 from ctx_vector.audit_writer import Writer
+from ctx_vector.built import BuiltContext
 from ctx_vector.errors import InputError, StoreError
-from ctx_vector.packets import BuiltContext
 from ctx_vector.rules import check_count
 from ctx_vector.store import Store
 

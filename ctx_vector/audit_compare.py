@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ctx_vector.packets import BuiltContext, Decision
+from ctx_vector.built import BuiltContext, Decision
 from ctx_vector.values import json_ready
 
 _META: Final = ("now", "session_id", "locale", "strategy", "history", "prefix_hash")

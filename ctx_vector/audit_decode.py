@@ -13,9 +13,10 @@ from typing import Any, Final, NoReturn
 
 from ctx_vector import audit_tables as tables
 from ctx_vector.audit_encode import FORMAT
+from ctx_vector.built import Budget, BuiltContext, Decision, SourceUse
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, InputError, SchemaError
-from ctx_vector.packets import Budget, BuiltContext, ContextPacket, Decision, SourceUse
+from ctx_vector.packets import ContextPacket
 from ctx_vector.stages import TokenCounter
 from ctx_vector.tokens import TokenCounter as ExactCounter
 from ctx_vector.trace import Trace

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from ctx_vector import audit_purge
 from ctx_vector import audit_tables as tables
 from ctx_vector.audit_keeper import BLOCK, Keeper
+from ctx_vector.built import Budget, BuiltContext, Decision, SourceUse
 from ctx_vector.escaping import single_line
-from ctx_vector.packets import Budget, BuiltContext, Decision, SourceUse
 from ctx_vector.trace import Trace
 from ctx_vector.trace_dump import dump, plain_part
 from ctx_vector.values import json_ready

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import audit_purge
 from ctx_vector import audit_tables as tables
+from ctx_vector.built import Decision
 from ctx_vector.errors import StoreError
-from ctx_vector.packets import Candidate, ContextPacket, Decision, Origin
+from ctx_vector.packets import Candidate, ContextPacket, Origin
 from ctx_vector.trace_dump import dump_said
 from ctx_vector.values import clean_text, json_ready
 

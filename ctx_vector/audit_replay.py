@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ctx_vector.audit_compare import BuildDiff, diff, differences
 from ctx_vector.audit_decode import BuildRecord, restored_counter
+from ctx_vector.built import BuiltContext
 from ctx_vector.errors import CtxVectorError
-from ctx_vector.packets import BuiltContext
 from ctx_vector.tokens import tokenizer_fingerprint
 
 if TYPE_CHECKING:

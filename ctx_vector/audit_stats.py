@@ -16,8 +16,8 @@ from ctx_vector.audit_bounds import Since, moment_of
 
 if TYPE_CHECKING:
     from ctx_vector.audit_encode import Entry
+    from ctx_vector.built import SourceUse
     from ctx_vector.config import ContextConfig
-    from ctx_vector.packets import SourceUse
 
 DAY: Final = 86_400
 HOUR: Final = 3_600

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ctx_vector.allocation import Layers
+from ctx_vector.built import BuiltContext
 from ctx_vector.compress import Shortener
 from ctx_vector.diversity import Variety
 from ctx_vector.filling import fill
 from ctx_vector.history import History
-from ctx_vector.packets import BuiltContext
 from ctx_vector.ranking import Judge, rank
 from ctx_vector.record import make_record, report
 from ctx_vector.stages import Summarizer, TokenCounter

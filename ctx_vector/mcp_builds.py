@@ -13,9 +13,9 @@ from collections.abc import Collection
 from typing import Any, Final
 
 from ctx_vector.audit import LAST, AuditLog
+from ctx_vector.built import BuiltContext
 from ctx_vector.errors import InputError
 from ctx_vector.escaping import single_line
-from ctx_vector.packets import BuiltContext
 
 LISTED: Final = 50
 

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from pydantic import BaseModel, Field
 
+from ctx_vector.built import BuiltContext
 from ctx_vector.escaping import escape, normalise, single_line
 from ctx_vector.hits import Hit
 from ctx_vector.memory_hits import MemoryHit
-from ctx_vector.packets import BuiltContext
 from ctx_vector.sizes import sizes
 from ctx_vector.sync_report import SyncReport, skip_kind
 

@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from ctx_vector.built import Budget, BuiltContext, Decision, SourceUse
 from ctx_vector.filling import Filled, Rendered
 from ctx_vector.gather import Gathered
 from ctx_vector.layout import CONTEXT, EVIDENCE, ROLE
-from ctx_vector.packets import Budget, BuiltContext, Candidate, ContextPacket, Decision, SourceUse
+from ctx_vector.packets import Candidate, ContextPacket
 from ctx_vector.prefix import prefix_hash, volatile
 from ctx_vector.ranked import Ranked
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 
+from ctx_vector.built import BuiltContext
 from ctx_vector.composing import Means, compose
 from ctx_vector.config import ContextConfig
-from ctx_vector.packets import BuiltContext
 from ctx_vector.shared import Shared
 from ctx_vector.stages import TokenCounter
 from ctx_vector.structure import Template

@@ -12,9 +12,10 @@ from collections.abc import Callable
 
 from ctx_vector.audit_decode import restored_counter
 from ctx_vector.audit_tables import PURGED
+from ctx_vector.built import BuiltContext, Decision
 from ctx_vector.errors import CtxVectorError, InputError
 from ctx_vector.layout import Layout
-from ctx_vector.packets import BuiltContext, Candidate, Decision
+from ctx_vector.packets import Candidate
 from ctx_vector.stages import TokenCounter
 from ctx_vector.structure import Template, slot_of
 

@@ -444,7 +444,7 @@ def test_spans_and_sizes():
 
 
 def test_the_quota_of_a_source_is_its_own_or_its_parts():
-    from ctx_vector.packets import SourceUse
+    from ctx_vector.built import SourceUse
 
     config = ContextConfig(budgets={"history": 300, "evidence": 900})
     assert [quota_of(name, SourceUse(), config) for name in ("history", "knowledge", "documents", "custom")] == [

@@ -23,7 +23,7 @@ from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
 from ctx_vector.cli.options import Audit, MaybeKb, Model, NoAudit, NoKb, Rerank, Scoring, System, guarded, one_of
 
 if TYPE_CHECKING:
-    from ctx_vector.packets import BuiltContext
+    from ctx_vector.built import BuiltContext
 
 _FORMATS = ("text", "messages", "json")
 

@@ -28,7 +28,7 @@ from ctx_vector.errors import CtxVectorError
 if TYPE_CHECKING:
     from ctx_vector.agent import ContextAwareAgent
     from ctx_vector.audit import AuditLog
-    from ctx_vector.packets import BuiltContext
+    from ctx_vector.built import BuiltContext
 
 _COMMANDS: Final = {
     "/why": "show what was kept and dropped for the last question, and why",

@@ -10,7 +10,7 @@ from ctx_vector.cli.tables import WIDTH, show_table
 from ctx_vector.cli.text import BOLD, DIM, YELLOW, columns, plain, style
 
 if TYPE_CHECKING:
-    from ctx_vector.packets import BuiltContext
+    from ctx_vector.built import BuiltContext
 
 _NUMBERS: Final = ("relevance", "recency", "score")
 _NARROW: Final = 110

@@ -22,7 +22,7 @@ from ctx_vector.values import as_utc
 
 if TYPE_CHECKING:
     from ctx_vector.audit import AuditLog
-    from ctx_vector.packets import BuiltContext, Decision
+    from ctx_vector.built import BuiltContext, Decision
 
 GOOD: Final = 0.5
 _MOST: Final = 10_000_000

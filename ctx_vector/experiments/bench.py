@@ -36,7 +36,7 @@ from ctx_vector.experiments.result import Scores, histogram, main_budget, shown
 
 if TYPE_CHECKING:
     from ctx_vector.builder import ContextBuilder
-    from ctx_vector.packets import BuiltContext
+    from ctx_vector.built import BuiltContext
     from ctx_vector.stages import Encoder
 
 RANKING_TOKENS: Final = 16_000  # room for the first ten documents, whatever their size

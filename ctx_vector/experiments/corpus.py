@@ -21,8 +21,8 @@ from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.tools import MemoryTool, RAGTool
 
 if TYPE_CHECKING:
+    from ctx_vector.built import Decision
     from ctx_vector.config import ContextConfig
-    from ctx_vector.packets import Decision
     from ctx_vector.stages import Encoder
 
 KINDS: Final = ("auto", "knowledge", "memories")

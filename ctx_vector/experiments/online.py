@@ -34,7 +34,7 @@ from ctx_vector.experiments.unpaired import Unpaired, sessions_needed, unpaired
 if TYPE_CHECKING:
     from ctx_vector.audit import AuditLog
     from ctx_vector.builder import ContextBuilder
-    from ctx_vector.packets import BuiltContext
+    from ctx_vector.built import BuiltContext
 
 __all__ = ["ArmState", "OnlineComparison", "OnlineResult", "OnlineTest", "sessions_needed"]
 

@@ -28,8 +28,8 @@ from ctx_vector.lru import LRU
 
 if TYPE_CHECKING:
     from ctx_vector.audit_decode import BuildRecord
+    from ctx_vector.built import BuiltContext
     from ctx_vector.inspector.app import Stores
-    from ctx_vector.packets import BuiltContext
     from ctx_vector.stages import TokenCounter
 
 _HERE: Final = Path(__file__).resolve().parent

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup, escape
 
-from ctx_vector.packets import BuiltContext, Decision
+from ctx_vector.built import BuiltContext, Decision
 
 if TYPE_CHECKING:
     from ctx_vector.audit_compare import BuildDiff
