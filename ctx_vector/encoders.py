@@ -220,7 +220,10 @@ class CachedEncoder:
         return self._encode(texts, "passage", options)
 
     def encode_tokens(self, texts: Sequence[str], kind: Literal["query", "passage"] = "passage") -> list[Vectors]:
-        """Return the wrapped encoder's vectors of tokens; these are not remembered. ModelError when it has none."""
+        """Return the wrapped encoder's vectors of tokens, (tokens, dim) float32 for each text; none is remembered.
+
+        Raises ModelError when it gives none.
+        """
         return tokens_of(self.encoder, texts, kind)
 
     def count_tokens(self, texts: Sequence[str]) -> Sequence[int]:

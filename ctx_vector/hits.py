@@ -129,7 +129,7 @@ def _hit_row(row: tuple[Any, ...]) -> HitRow:
 
 
 def make_hit(row: HitRow, score: float, cosine: float, vector: NDArray[np.float32]) -> Hit:
-    """Make a hit of a row of `hit_rows`."""
+    """Make a hit of a row of `hit_rows`: `score` in [0, 1], the raw `cosine`, its unit `vector` (dim,)."""
     return Hit(
         row.id,
         row.text,

@@ -72,7 +72,7 @@ def _positions(ids: Ids, wanted: Ids) -> Ids:
 
 
 def best_first(ids: Ids, scores: Vectors, k: int) -> tuple[Ids, Vectors]:
-    """Return the k best rows, highest score first, then by id."""
+    """Return the k best of rows with ids (n,) int64 and scores (n,) float32, highest score first, then by id."""
     order = np.lexsort((ids, -scores))[:k]
     return ids[order], scores[order]
 
@@ -148,7 +148,9 @@ class FlatIndex(_FaissRows):
         super().__init__(ids, index, index)
 
     def search(self, vector: Vectors, k: int, allowed: Ids | None = None) -> tuple[Ids, Vectors]:
-        """Return ids and inner products of at most `k` rows, best first; only rows of `allowed` (ids, sorted)."""
+        """Return ids (n,) int64 and inner products (n,) float32 of at most `k` rows, best first; only rows of `allowed`
+        (ids, sorted). `vector` is (dim,) float32. Raises StoreError for one of another length.
+        """
         vector, k, positions = self._prepared(vector, k, allowed)
         if k <= 0:
             return _NO_IDS, _NO_SCORES
@@ -168,7 +170,9 @@ class GraphIndex(_FaissRows):
         super().__init__(ids, index, faiss.downcast_index(index.storage))
 
     def search(self, vector: Vectors, k: int, allowed: Ids | None = None) -> tuple[Ids, Vectors]:
-        """Return ids and inner products of about the best `k` rows; exact where `allowed` keeps under 20 % of them."""
+        """Return ids and inner products, as FlatIndex does, of about the best `k` rows; exact where `allowed` keeps
+        under 20 % of them.
+        """
         faiss = load_faiss()
         vector, k, positions = self._prepared(vector, k, allowed)
         if k <= 0:
@@ -209,7 +213,7 @@ class TailedIndex:
         return kept + (len(self.tail) if self.tail else 0)
 
     def search(self, vector: Vectors, k: int, allowed: Ids | None = None) -> tuple[Ids, Vectors]:
-        """Return ids and inner products of the best `k` rows of base and tail together."""
+        """Return ids and inner products, as FlatIndex does, of the best `k` rows of base and tail together."""
         live = self._live
         if allowed is not None:
             live = allowed if live is None else np.intersect1d(live, allowed, assume_unique=True)

@@ -84,7 +84,9 @@ class KnowledgeWords:
     _collections: dict[str, tuple[Ids, Keywords]] = field(default_factory=dict)
 
     def shares(self, query: str, language: str, view: View) -> tuple[Ids, NDArray[np.float64]]:
-        """Return the ids of the chunks of one language of the view, ascending, and their keyword shares."""
+        """Return the ids (n,) int64 of the chunks of one language of the view, ascending, and their keyword shares (n,)
+        float64 in [0, 1].
+        """
         if language not in self._collections:
             ids = np.sort(view.indexes[language].ids)
             self._collections[language] = ids, Keywords(self.terms.taken(np.searchsorted(self.ids, ids)))

@@ -85,7 +85,7 @@ class Terms:
         return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
 
     def taken(self, rows: NDArray[np.int64]) -> Terms:
-        """Return the terms of the texts at these places, in their order."""
+        """Return the terms of the texts at these places (m,), in their order."""
         sizes = self.sizes[rows]
         before = np.cumsum(self.sizes) - self.sizes
         each = np.repeat(before[rows] - (np.cumsum(sizes) - sizes), sizes) + np.arange(int(sizes.sum()))
@@ -185,7 +185,8 @@ class Keywords:
 def best_shares(
     shares: NDArray[np.float64], k: int, wanted: NDArray[np.bool_] | None = None, most: int | None = None
 ) -> NDArray[np.int64]:
-    """Return the places of the `k` largest shares above 0, of those wanted, with all that equal the last; ascending.
+    """Return the places (m,) of the `k` largest shares (n,) above 0, of those wanted (n,), with all that equal the
+    last; ascending.
 
     With `most`, no more than that many: of those that equal the last, the first.
     """

@@ -257,7 +257,7 @@ class Memory:
         earliest, latest, born_after = as_utc(since, "since"), as_utc(until, "until"), self._born_after(_moment(now))
         if not query.strip():
             return []
-        self._model.calibration()  # likewise
+        self._model.calibration()  # outside of the snapshot, for it may have to be measured
         ask = Ask(query, vector, limit, min_score, strategy, self._model.second(rerank))
         with self._store.read() as conn:
             view = self._current(conn)

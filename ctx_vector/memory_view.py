@@ -110,7 +110,7 @@ class MemoryView:
         until: datetime | None,
         born_after: datetime,
     ) -> Mask:
-        """Return which rows pass the filters, of working memories only those added at `born_after` or later.
+        """Return which rows (n,) pass the filters, of working memories only those added at `born_after` or later.
 
         A memory without a time passes no filter of time.
         """
@@ -126,7 +126,9 @@ class MemoryView:
         return mask
 
     def search(self, query: str, vector: Vectors, k: int, allowed: Mask) -> tuple[Ids, NDArray[np.float64]]:
-        """Return ids and relevance of at most k of the allowed rows of each language, not ordered."""
+        """Return ids (m,) int64 and relevance (m,) float64 in [0, 1] of at most k of the `allowed` rows (n,) of each
+        language, not ordered; `vector` is the query's, (dim,) float32 and of length 1.
+        """
         asked = language_of(query)
         found: list[Ids] = []
         scores: list[NDArray[np.float64]] = []
@@ -155,8 +157,8 @@ class MemoryView:
     def search_words(
         self, query: str, vector: Vectors, limit: int, allowed: Mask, words: MemoryWords, strategy: str
     ) -> tuple[Ids, NDArray[np.float64]]:
-        """Return ids and relevance of at least the best `limit` allowed rows, not ordered, by a strategy with keywords:
-        `bm25`, `hybrid` or `hybrid_rrf`.
+        """Return ids and relevance, as `search` does, of at least the best `limit` allowed rows, not ordered, by a
+        strategy with keywords: `bm25`, `hybrid` or `hybrid_rrf`.
 
         The hybrid looks at the rows nearest by cosine and the best by keywords, and at more of them until no other can
         be among the best (Fagin's threshold algorithm).
@@ -211,7 +213,7 @@ class MemoryView:
         return _Named(self.facts.ids[index.rows[places]], dense, shares[places], both, others)
 
     def best_first(self, ids: Ids, scores: NDArray[np.float64]) -> Ids:
-        """Return the places of these rows in the order of a search: by score, then newer first, then by id."""
+        """Return the places (m,) of these rows in the order of a search: by score, then newer first, then by id."""
         at = np.searchsorted(self.facts.ids, ids)
         said = self.facts.times[at]
         times = np.where(np.isnan(said), self.facts.created[at], said)
@@ -222,7 +224,7 @@ class MemoryView:
         return _unit(self.facts.both[np.searchsorted(self.facts.ids, ids)])
 
     def facts_of_type(self, kind: str) -> tuple[Ids, Vectors]:
-        """Return the ids of one type outside conversations, and the vectors of their texts."""
+        """Return the ids (m,) of one type outside conversations, and the unit vectors (m, dim) of their texts."""
         mask = (self.facts.types == TYPES.index(kind)) & ~self.facts.spoken
         return self.facts.ids[mask], self.facts.alone[mask]
 
@@ -263,7 +265,9 @@ class _Index:
         return cls(np.flatnonzero(mask), mean, _mean(alone, usual), index)
 
     def nearest(self, centred: Vectors, k: int, wanted: Mask) -> Ids:
-        """Return at most k places among `rows`, of those that are wanted."""
+        """Return at most k places among `rows` (n,), of those that are `wanted` (n,), nearest first unless these are
+        all; `centred` is (dim,).
+        """
         faiss = load_faiss()
         count = int(wanted.sum())
         if k >= count:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -112,7 +112,7 @@ def load_words(
         old = MemoryWords(-1, np.empty(0, np.int64), Terms.of([]), np.empty(0, np.int64), {}, rules)
     fresh = rows.changed_rows(conn, user, old.generation)
     if not fresh and np.array_equal(old.ids, ids):
-        return MemoryWords(generation, ids, old.terms, old.sessions, old.names, rules, old._collections)
+        return replace(old, generation=generation, ids=ids)  # with the collections it has made
     names = dict(old.names)
     sessions = [
         -1 if row.session is None or stands_alone(row) else names.setdefault(row.session, len(names)) for row in fresh

@@ -160,7 +160,10 @@ class VectorIndex(Protocol):
     def search(
         self, vector: Vectors, k: int, allowed: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], Vectors]:
-        """Return the ids and inner products of at most k rows, best first, without empty slots."""
+        """Return the ids (n,) and inner products (n,) float32 of at most k rows, best first, without empty slots.
+
+        `vector` is (dim,) float32; of `allowed` ids, which ascend, only those count.
+        """
         ...
 
 

@@ -111,7 +111,9 @@ class View:
         return out
 
     def ranked_rows(self, conn: sqlite3.Connection, language: str) -> tuple[Ids, Vectors]:
-        """Return the ids of a language's rows, ascending, and the rows by which they are ranked, from SQLite."""
+        """Return the ids (n,) int64 of a language's rows, ascending, and the rows (n, dim) float32 by which they are
+        ranked, from SQLite.
+        """
         assert self.calibration is not None  # whoever writes index files has seen to it
         live = _live_rows(conn, self.version).get(language)
         ids = live[0] if live else np.empty(0, np.int64)

@@ -27,7 +27,7 @@ LAYERS = {
     "the package": "__init__",
     "assembly": """
         builder replay composing shared settings settings_schema sizes
-        audit audit_writer audit_keeper audit_encode audit_decode audit_compare audit_replay audit_stats
+        audit audit_writer audit_keeper audit_encode audit_parts audit_decode audit_compare audit_replay audit_stats
         audit_bounds""",
     "pipeline": """
         trace trace_dump

@@ -121,11 +121,11 @@ class Watched:
         return getattr(self._encoder, name)
 
     def encode_documents(self, texts: Sequence[str]) -> Vectors:
-        """Encode documents, a few at a time."""
+        """Return (n, dim) float32, unit rows, encoded a few at a time."""
         return self._in_parts(self._encoder.encode_documents, texts)
 
     def encode_queries(self, texts: Sequence[str]) -> Vectors:
-        """Encode queries, a few at a time."""
+        """Return (n, dim) float32, unit rows, encoded a few at a time."""
         return self._in_parts(self._encoder.encode_queries, texts)
 
     def _in_parts(self, encode: Callable[[Sequence[str]], Vectors], texts: Sequence[str]) -> Vectors:

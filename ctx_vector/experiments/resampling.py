@@ -51,7 +51,9 @@ class Resampling:
         return np.random.default_rng(self.seed)
 
     def p(self, samples: Sequence[Floats], statistic: Statistic, kind: str) -> float:
-        """Return the two-sided p of SciPy's `permutation_test` of this kind (`samples`, `independent`)."""
+        """Return the two-sided p, in (0, 1], of SciPy's `permutation_test` of this kind (`samples`, `independent`) on
+        samples of (n,) values each.
+        """
         done = load_scipy().stats.permutation_test(
             samples,
             statistic,

@@ -35,7 +35,7 @@ class VectorFile:
         self._store = Store(path, (common_tables, _vectors), kind="vector file")
 
     def get_many(self, keys: Sequence[bytes]) -> Mapping[bytes, NDArray[np.float32]]:
-        """Return the vectors of those keys that are known."""
+        """Return the vectors (dim,) float32 of those keys that are known."""
         found: dict[bytes, NDArray[np.float32]] = {}
         with self._store.read() as conn:
             for start in range(0, len(keys), _MOST):
@@ -46,7 +46,7 @@ class VectorFile:
         return found
 
     def put_many(self, vectors: Mapping[bytes, NDArray[np.float32]]) -> None:
-        """Keep these vectors."""
+        """Keep these vectors, (dim,) float32 each."""
         with self._store.write() as conn:
             rows = ((key, np.asarray(vector, "<f4").tobytes()) for key, vector in vectors.items())
             conn.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?)", rows)
