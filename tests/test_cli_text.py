@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctx_vector.cli.common import count, seconds, size, some
+from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import cut, cut_start, plain, width, wrap
 
 
@@ -60,3 +61,43 @@ def test_nothing_can_steer_the_terminal():
 )
 def test_numbers_are_said_as_people_say_them(made: str, expected: str):
     assert made == expected
+
+
+_VERSIONS = (
+    ["", ">version", "created", "by", ">added", ">updated", ">removed", ">documents", ">chunks"],
+    [["*", "2", "2026-11-30 15:12:25", "sync", "12", "1,204", "0", "1,216", "31,260"]],
+)
+_BUILDS = (
+    ["id", "when", "session", "query", ">tokens", ">kept", ">dropped", ""],
+    [["0e12d25d01", "2026-11-30 15:13:34", "", "保修多久？" * 9, "12,503/16,000", "8", "105", "cut rated 0.5"]],
+)
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 100, 200])
+@pytest.mark.parametrize(("names", "rows"), [_VERSIONS, _BUILDS], ids=["versions", "builds"])
+def test_a_narrow_table_cuts_no_number(names, rows, columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    show_table(names, rows, stretch="query" if "query" in names else "", keep_start=True)
+    row = capsys.readouterr().out.splitlines()[-1]
+    for name, cell in zip(names, rows[0], strict=True):
+        assert cell in row or name == "query", (cell, row)
+    at = -1
+    for cell in (cell for name, cell in zip(names, rows[0], strict=True) if cell and name != "query"):
+        at = row.index(cell, at + 1)  # in their order
+
+
+def test_the_versions_of_a_knowledge_base_fit_80_columns(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "80")
+    show_table(*_VERSIONS)
+    head, _, row = capsys.readouterr().out.splitlines()
+    assert max(map(len, (head, row))) <= 80
+    assert head.split() == [name.removeprefix(">") for name in _VERSIONS[0] if name]
+
+
+def test_an_empty_column_gives_its_room_to_the_question(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "84")
+    show_table(*_BUILDS, stretch="query", keep_start=True)
+    head, _, row = capsys.readouterr().out.splitlines()
+    assert "session" not in head
+    assert width(row) <= 84
+    assert "保修多久？…" in row
