@@ -138,7 +138,7 @@ def read(path: Path) -> E5File:
         raise fail(f"it has {len(pieces)} pieces for {vocab} rows of the word table")
     charmap = _read_charmap(reader)
     tensors = _read_directory(reader)
-    for name, count in _expected(sizes).items():
+    for name, count in expected_weights(sizes).items():
         if name not in tensors or tensors[name].count != count:
             raise fail(f"tensor {name} with {count} weights is missing or has another size")
     return E5File(
@@ -212,7 +212,8 @@ def _read_directory(reader: _Reader) -> dict[str, Tensor]:
     return tensors
 
 
-def _expected(sizes: tuple[Any, ...]) -> dict[str, int]:
+def expected_weights(sizes: tuple[Any, ...]) -> dict[str, int]:
+    """Return how many weights each tensor has, by name; `sizes` are the seven of the header (hidden, layers, ...)."""
     hidden, layers, _, ffn, vocab, positions, types = sizes
     counts = {"emb.word": vocab * hidden, "emb.pos": positions * hidden, "emb.type": types * hidden}
     counts |= {"emb.ln.w": hidden, "emb.ln.b": hidden}

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FORGET: Final = ("importance_based", "time_based", "capacity_based")
 _EARLIEST: Final = datetime(1, 1, 1, tzinfo=UTC)
-_PAGE: Final = 2_000  # texts noted before they are encoded
+PAGE: Final = 2_000  # texts noted before they are encoded
 
 
 def seconds(row: Row) -> float:
@@ -156,7 +156,7 @@ def _encode_all(store: Store, cache: EncodingCache) -> None:
         with store.read() as conn:
             for _, *texts in _texts(conn, user, session):
                 waiting |= {text_hash(text): text for text in texts}
-        if len(waiting) >= _PAGE:
+        if len(waiting) >= PAGE:
             cache.ensure(waiting)
             waiting = {}
     cache.ensure(waiting)

@@ -47,7 +47,7 @@ _NEVER: Final = np.nan
 
 
 @dataclass(slots=True)
-class _Facts:
+class Facts:
     """The columns that filters ask about, by row: ids ascending, times in seconds since 1970 (nan: none).
 
     `alone` (n, dim) are the vectors of the texts themselves, `both` the sums with those among neighbours.
@@ -63,7 +63,7 @@ class _Facts:
     alone: Vectors
     both: Vectors
 
-    def changed(self, stale: Mask, fresh: _Facts) -> _Facts:
+    def changed(self, stale: Mask, fresh: Facts) -> Facts:
         """Return facts without the stale rows, and with fresh ones; what is before the first stale is copied once."""
         first = int(stale.argmax()) if stale.any() else len(stale)
         kept = np.flatnonzero(~stale[first:]) + first
@@ -74,26 +74,26 @@ class _Facts:
         order = np.argsort(parts["ids"], kind="stable")
         if not bool((order[1:] > order[:-1]).all()):
             parts = {name: values[order] for name, values in parts.items()}
-        return _Facts(**parts)
+        return Facts(**parts)
 
 
 class MemoryView:
     """One user's memories at one generation, under one model."""
 
-    def __init__(self, generation: int, model: int, facts: _Facts, calibration: Calibration) -> None:
+    def __init__(self, generation: int, model: int, facts: Facts, calibration: Calibration) -> None:
         self.generation = generation
         self.model = model
         self.facts = facts
         self._calibration = calibration
-        self._indexes: dict[int, _Index] = {}
+        self._indexes: dict[int, LanguageIndex] = {}
 
     def __len__(self) -> int:
         return len(self.facts.ids)
 
-    def _index(self, code: int) -> _Index:
+    def _index(self, code: int) -> LanguageIndex:
         if code not in self._indexes:
             usual = self._calibration.mean_passage(_LANGUAGES[code])
-            self._indexes[code] = _Index.made(self.facts, self.facts.languages == code, usual)
+            self._indexes[code] = LanguageIndex.made(self.facts, self.facts.languages == code, usual)
         return self._indexes[code]
 
     def _expected(self, asked: str, said: str, mean: Vectors) -> Vectors:
@@ -145,11 +145,11 @@ class MemoryView:
             return np.empty(0, np.int64), np.empty(0)
         return np.concatenate(found), np.concatenate(scores)
 
-    def _centred(self, asked: str, said: str, index: _Index, vector: Vectors) -> Vectors:
+    def _centred(self, asked: str, said: str, index: LanguageIndex, vector: Vectors) -> Vectors:
         """Return the unit direction (dim,) of a query once what is usual of its kind is removed."""
         return np.asarray(_unit((vector - self._expected(asked, said, index.alone_mean))[None])[0])
 
-    def _cosines(self, index: _Index, at: Ids, centred: Vectors) -> NDArray[np.float64]:
+    def _cosines(self, index: LanguageIndex, at: Ids, centred: Vectors) -> NDArray[np.float64]:
         rows = _unit(self.facts.both[at] - index.mean)
         # einsum adds up each row by itself: the same bits whatever else is found
         return np.asarray(np.einsum("ij,j->i", rows.astype(np.float64), centred.astype(np.float64)))
@@ -242,7 +242,7 @@ class _Named(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _Index:
+class LanguageIndex:
     """The memories of one language: their places in the facts, the means removed, and a FAISS index of the rest.
 
     The index holds half-precision numbers, which halves the time of a search: it only names candidates, and their
@@ -255,7 +255,8 @@ class _Index:
     faiss: Any
 
     @classmethod
-    def made(cls, facts: _Facts, mask: Mask, usual: Vectors) -> _Index:
+    def made(cls, facts: Facts, mask: Mask, usual: Vectors) -> LanguageIndex:
+        """Return the index of the rows where `mask` (n,) is true; `usual` (dim,) is their language's mean passage."""
         faiss = load_faiss()
         both, alone = (facts.both, facts.alone) if mask.all() else (facts.both[mask], facts.alone[mask])
         mean = _mean(both, 2 * usual)
@@ -314,7 +315,7 @@ def load_view(
     return MemoryView(generation, model, _read(conn, user, -1, calibration.dim), calibration)
 
 
-def _read(conn: sqlite3.Connection, user: str, after: int, dim: int) -> _Facts:
+def _read(conn: sqlite3.Connection, user: str, after: int, dim: int) -> Facts:
     rows = conn.execute(
         "SELECT m.id, m.type, m.importance, m.timestamp, m.created, m.language, m.session IS NOT NULL, a.vector, "
         "b.vector FROM memories m JOIN encodings a ON a.id = m.alone JOIN encodings b ON b.id = m.around "
@@ -323,7 +324,7 @@ def _read(conn: sqlite3.Connection, user: str, after: int, dim: int) -> _Facts:
     ).fetchall()
     alone = np.frombuffer(b"".join([row[7] for row in rows]), "<f4").reshape(len(rows), dim)
     around = np.frombuffer(b"".join([row[8] for row in rows]), "<f4").reshape(len(rows), dim)
-    return _Facts(
+    return Facts(
         ids=np.array([row[0] for row in rows], np.int64),
         types=np.array([TYPES.index(row[1]) for row in rows], np.int8),
         importance=np.array([row[2] for row in rows], np.float64),

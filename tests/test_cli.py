@@ -99,7 +99,7 @@ def test_what_is_not_plain_is_left_to_typer(arguments: list[str]):
 def test_the_plain_reader_knows_every_option_of_search():
     options = {name for param in get_command(app).commands["search"].params for name in getattr(param, "opts", ())}
     named = {name for name in options if name.startswith("-")}
-    assert named - {"-h", "--help", "--json"} == set(cli_search._VALUES)
+    assert named - {"-h", "--help", "--json"} == set(cli_search.VALUES)
 
 
 def test_a_verbose_run_logs_to_stderr_only(kb: Path):
@@ -213,7 +213,7 @@ def test_every_failure_is_one_line(error: Exception, expected: str, monkeypatch:
     def fail(*arguments: object) -> None:
         raise error
 
-    monkeypatch.setattr(cli_search, "_hits", fail)
+    monkeypatch.setattr(cli_search, "found_hits", fail)
     assert bad(call("search", "q")).startswith(expected)
 
 
@@ -221,7 +221,7 @@ def test_interruption_before_any_work(monkeypatch: pytest.MonkeyPatch):
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli_search, "_hits", interrupt)
+    monkeypatch.setattr(cli_search, "found_hits", interrupt)
     done = call("search", "q")
     assert (done.exit_code, done.stdout, done.stderr) == (130, "", "interrupted\n")
 

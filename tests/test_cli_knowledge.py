@@ -339,6 +339,6 @@ def test_warnings_of_the_library_are_one_line(kb: Path, monkeypatch: pytest.Monk
         logging.getLogger("ctx_vector.knowledge").warning("index file\nnot used: %s", "why")
         return []
 
-    monkeypatch.setattr(cli_search, "_hits", search)
+    monkeypatch.setattr(cli_search, "found_hits", search)
     done = call("search", "q", "--kb", kb, "--json")
     assert (done.exit_code, done.stdout, done.stderr) == (0, "[]\n", "warning: index file not used: why\n")

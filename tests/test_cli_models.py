@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tomllib
 from pathlib import Path
@@ -130,16 +131,28 @@ def test_doctor_looks_at_what_commands_use_by_default(kb: Path, tmp_path: Path, 
 
 def test_doctor_names_extras_of_another_version(monkeypatch: pytest.MonkeyPatch):
     lines = ["mcp<2,>=1; extra == 'mcp'", 'openai>=99.5; extra == "openai"', "watchfiles>=0.1; extra == 'watch'"]
-    monkeypatch.setattr(cli_checks, "_requirements", lambda: lines)
-    status, detail, todo = cli_checks._extras()
+    monkeypatch.setattr(cli_checks, "requirements", lambda: lines)
+    status, detail, todo = cli_checks.check_extras()
     version = cli_checks.metadata.version("mcp")
     assert status == "warn" and todo == "pip install -U 'ctx_vector[openai,mcp]'"
     assert f"mcp {version} (needs <2,>=1)" in detail and "(needs >=99.5)" in detail and "(needs >=0.1)" not in detail
 
 
+def test_doctor_reads_the_requirements_of_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch):
+    def absent(name: str) -> list[str]:
+        raise cli_checks.metadata.PackageNotFoundError(name)
+
+    installed = cli_checks.check_packages()[0], cli_checks.check_extras()[0]
+    monkeypatch.setattr(cli_checks.metadata, "requires", absent)
+    lines = cli_checks.requirements()
+    assert {"numpy", "faiss-cpu"} <= {re.match(r"[\w-]+", line)[0] for line in lines if "extra ==" not in line}
+    assert any(re.fullmatch(r"mcp\b.*; extra == 'mcp'", line) for line in lines)
+    assert (cli_checks.check_packages()[0], cli_checks.check_extras()[0]) == installed
+
+
 def test_every_extra_is_known_to_doctor():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert set(cli_checks._EXTRAS) == set(extras) - {"all"}
+    assert set(cli_checks.EXTRAS) == set(extras) - {"all"}
 
 
 def test_doctor_fails_and_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -164,8 +177,8 @@ def test_a_check_that_breaks_is_a_failure(monkeypatch: pytest.MonkeyPatch):
     found = cli_checks.Check("FAISS", broken).run()
     assert (found.status, found.detail) == ("fail", "no module named faiss")
     assert found.todo.startswith("install ctx_vector again")
-    monkeypatch.setattr(cli_checks, "_requirements", lambda: ["numpy>=99.1", "no-such-package>=1", "x; extra == 'y'"])
-    status, detail, todo = cli_checks._packages()
+    monkeypatch.setattr(cli_checks, "requirements", lambda: ["numpy>=99.1", "no-such-package>=1", "x; extra == 'y'"])
+    status, detail, todo = cli_checks.check_packages()
     assert (status, todo) == ("fail", "pip install -U ctx_vector")
     assert "missing: no-such-package" in detail
     assert "(needs 99.1)" in detail

@@ -22,9 +22,8 @@ from ctx_vector.audit import AuditLog
 from ctx_vector.audit_decode import restored_counter
 from ctx_vector.errors import InputError
 from ctx_vector.inspector import Stores, make_app, views
-from ctx_vector.inspector.pages import _counted
 from ctx_vector.inspector.reasons import said_in
-from ctx_vector.inspector.words import WORDS, language_of
+from ctx_vector.inspector.words import WORDS, counted, language_of
 from ctx_vector.packets import DROP_REASONS
 from ctx_vector.replay import rebuild
 from ctx_vector.sizes import sizes
@@ -640,7 +639,7 @@ def test_every_reason_of_the_pipeline_is_known_in_chinese():
                                          (1234, "1,234 documents", "1,234 个文档")],
 )  # fmt: skip
 def test_nouns_agree_with_their_numbers(number, documents, chinese):
-    assert [_counted(number, WORDS[language]["n_documents"]) for language in ("en", "zh")] == [documents, chinese]
+    assert [counted(number, WORDS[language]["n_documents"]) for language in ("en", "zh")] == [documents, chinese]
 
 
 @pytest.mark.parametrize(

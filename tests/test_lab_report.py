@@ -235,9 +235,9 @@ def test_without_the_extra_the_error_says_what_to_install(report, monkeypatch):
 
 
 def test_metrics_that_differ_in_the_budget_are_named_once():
-    from ctx_vector.experiments.headlines import _listed
-    from ctx_vector.experiments.report import _named
+    from ctx_vector.experiments.headlines import listed
+    from ctx_vector.experiments.report import metric_name
 
     metrics = ["evidence_recall@1000", "evidence_recall@500", "freshness@2000", "ndcg@10"]
-    assert _listed(metrics, _named) == "evidence recall at 500 / 1,000 tokens, freshness at 2,000 tokens, nDCG@10"
-    assert _listed(metrics, str) == ", ".join(metrics)
+    assert listed(metrics, metric_name) == "evidence recall at 500 / 1,000 tokens, freshness at 2,000 tokens, nDCG@10"
+    assert listed(metrics, str) == ", ".join(metrics)

@@ -684,13 +684,13 @@ def test_another_encoder_is_refused_with_a_way_out_and_can_take_over(tmp_path, e
 
     from ctx_vector import memory_upkeep
 
-    page, memory_upkeep._PAGE = memory_upkeep._PAGE, 1
+    page, memory_upkeep.PAGE = memory_upkeep.PAGE, 1
     try:
         other.before = lambda batch: None if not other.encoded else stop(batch)
         with pytest.raises(KeyboardInterrupt):
             new.reencode(other)
     finally:
-        memory_upkeep._PAGE = page
+        memory_upkeep.PAGE = page
     assert ada.search("Who likes tea?", now=NOW)[0].content == "Ada likes tea"
     with pytest.raises(ModelMismatchError):
         new.search("tea")

@@ -194,16 +194,16 @@ def test_times_at_the_edges_are_numbers(tmp_path):
 @pytest.mark.parametrize("k", [1, 50, 400])
 def test_the_nearest_rows_through_any_filter(share, k):
     """Compared with numpy; among rows so near each other that half precision may swap the last ones."""
-    from ctx_vector.memory_view import _Facts, _Index
+    from ctx_vector.memory_view import Facts, LanguageIndex
 
     rng = np.random.default_rng(7)
     rows = 5_000
     vectors = rng.standard_normal((rows, 384)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     nothing = np.zeros(rows)
-    facts = _Facts(np.arange(rows), *[nothing] * 6, alone=vectors, both=2 * vectors)
+    facts = Facts(np.arange(rows), *[nothing] * 6, alone=vectors, both=2 * vectors)
     mask = rng.random(rows) < 0.6  # the rows of one language
-    index = _Index.made(facts, mask, np.zeros(384, np.float32))
+    index = LanguageIndex.made(facts, mask, np.zeros(384, np.float32))
     wanted = rng.random(int(mask.sum())) < share
     query = vectors[3] + 0.05 * rng.standard_normal(384).astype(np.float32)
     query /= np.linalg.norm(query)

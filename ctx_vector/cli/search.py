@@ -33,7 +33,7 @@ class Search:
     as_json: bool = False
 
 
-_VALUES: Final[Mapping[str, tuple[str, Any]]] = {
+VALUES: Final[Mapping[str, tuple[str, Any]]] = {
     "--kb": ("kb", str),
     "--limit": ("limit", int),
     "-n": ("limit", int),
@@ -59,8 +59,8 @@ def read_plain(arguments: Sequence[str]) -> Search | None:
                 break
             if word == "--json":
                 found["as_json"] = True
-            elif name in _VALUES:
-                field, kind = _VALUES[name]
+            elif name in VALUES:
+                field, kind = VALUES[name]
                 read = kind(value if equals else rest.pop(0))
                 if field == "filters":
                     found["filters"] += (read,)
@@ -83,12 +83,12 @@ def search(asked: Search) -> int:
     check_query(asked.query)
     wanted = read_filters(asked.filters)
     try:
-        hits = _hits(asked, wanted, asked.model)
+        hits = found_hits(asked, wanted, asked.model)
     except ModelMismatchError:
         other = _model_of(asked)
         if other is None:
             raise
-        hits = _hits(asked, wanted, other)
+        hits = found_hits(asked, wanted, other)
     if asked.as_json:
         print_json([hit.to_dict() for hit in hits])
     else:
@@ -96,8 +96,8 @@ def search(asked: Search) -> int:
     return 0
 
 
-def _hits(asked: Search, wanted: Mapping[str, Any], model: str | None) -> list[Hit]:
-
+def found_hits(asked: Search, wanted: Mapping[str, Any], model: str | None) -> list[Hit]:
+    """Return what a search finds; `model` opens another encoder than the default one."""
     from ctx_vector.knowledge import KnowledgeBase
 
     with KnowledgeBase(asked.kb, open_encoder(model), create=False) as kb:

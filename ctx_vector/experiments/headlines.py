@@ -41,7 +41,7 @@ class Headline:
             by[self.main.verdict].append(main)
         for one in self.others:
             by[one.verdict].append(one.metric)
-        parts = [f"{verdict} in {_listed(metrics, named)}" for verdict, metrics in by.items() if metrics]
+        parts = [f"{verdict} in {listed(metrics, named)}" for verdict, metrics in by.items() if metrics]
         if not parts:
             return UNSHOWN
         if self.main is None or self.main.verdict == UNSHOWN:
@@ -49,7 +49,7 @@ class Headline:
         return "; ".join(parts)
 
 
-def _listed(metrics: Sequence[str], named: Callable[[str], str]) -> str:
+def listed(metrics: Sequence[str], named: Callable[[str], str]) -> str:
     """Return the names of metrics, those that differ in the budget alone as one: "recall at 500 / 1,000 tokens"."""
     groups: dict[str, list[str]] = {}
     for metric in metrics:

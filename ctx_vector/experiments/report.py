@@ -66,7 +66,7 @@ def render(report: Report, *, command: str = "", made_at: datetime | None = None
         "comparisons": report.comparisons,
         "matrix": _matrix(report),
         "differences": {
-            arm: Markup(plots.differences(_difference(report, arm, main), number, f"difference in {_named(main)}"))
+            arm: Markup(plots.differences(_difference(report, arm, main), number, f"difference in {metric_name(main)}"))
             for number, arm in enumerate(arms)
             if number
         },
@@ -79,7 +79,7 @@ def render(report: Report, *, command: str = "", made_at: datetime | None = None
         "latency_figures": report.latency(),
         "categories": report.by_category(main),
         "main": main,
-        "named": _named,
+        "named": metric_name,
         "title_of": _title,
         "said": _said,
         "unshown": UNSHOWN,
@@ -99,10 +99,10 @@ def write_report(report: Report, path: str | Path, *, command: str = "", made_at
     path.write_text(text, encoding="utf-8")
 
 
-def _named(metric: str) -> str:
+def metric_name(metric: str) -> str:
     """Return a metric's name for people.
 
-    >>> _named("evidence_recall@500"), _named("ndcg@10")
+    >>> metric_name("evidence_recall@500"), metric_name("ndcg@10")
     ('evidence recall at 500 tokens', 'nDCG@10')
     """
     name, _, at = metric.partition("@")
@@ -113,7 +113,7 @@ def _named(metric: str) -> str:
 
 def _said(one: Comparison) -> str:
     """Return a comparison's sentence with the metric's name and true minus signs."""
-    return re.sub(r"(?<![\w.])-(?=\d)", "\u2212", one.words.replace(one.metric, _named(one.metric)))
+    return re.sub(r"(?<![\w.])-(?=\d)", "\u2212", one.words.replace(one.metric, metric_name(one.metric)))
 
 
 def _title(metric: str) -> str:

@@ -23,7 +23,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from ctx_vector.errors import CtxVectorError, InputError
 from ctx_vector.inspector import views
 from ctx_vector.inspector.reasons import said_in
-from ctx_vector.inspector.words import WORDS, language_of
+from ctx_vector.inspector.words import WORDS, counted, language_of
 from ctx_vector.lru import LRU
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Pages:
             "plain": views.plain,
             "preview": views.preview,
             "moment": _moment,
-            "counted": _counted,
+            "counted": counted,
             "said_in": lambda text, language: said_in(language, text),
             "section": views.section_name,
             "source": views.source_name,
@@ -348,12 +348,6 @@ def _moment(text: str) -> Markup:
     if not text.endswith("+00:00") or len(shown) <= 10:  # a day is the same day everywhere
         return Markup('<time datetime="{}">{}</time>').format(text, shown)
     return Markup('<time datetime="{0}" title="{1} UTC" data-local>{1} UTC</time>').format(text, shown)
-
-
-def _counted(number: int, forms: str) -> str:
-    """Return a number with its noun, which has a form for one and a form for more, parted by ``|``."""
-    one, _, more = forms.partition("|")
-    return (one if number == 1 or not more else more).format(n=f"{number:,}")
 
 
 async def _form(request: Request) -> dict[str, str]:

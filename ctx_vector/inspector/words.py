@@ -119,3 +119,9 @@ def language_of(header: str) -> str:
             weight = 0.0
         ranked.append((-weight, place, name.casefold()[:2]))
     return next((name for _, _, name in sorted(ranked) if name in WORDS), "en")
+
+
+def counted(number: int, forms: str) -> str:
+    """Return a number with its noun, which has a form for one and a form for more, parted by ``|``."""
+    one, _, more = forms.partition("|")
+    return (one if number == 1 or not more else more).format(n=f"{number:,}")
