@@ -17,7 +17,7 @@ from cli_fixtures import bad, call, command, environment, good, kb, notes, quiet
 from typer.main import get_command
 
 import ctx_vector
-from ctx_vector.cli import common as cli_common
+from ctx_vector.cli import opening as cli_opening
 from ctx_vector.cli import search as cli_search
 from ctx_vector.cli.app import app
 
@@ -246,7 +246,7 @@ def test_first_use_tells_that_the_model_is_prepared(
 
     monkeypatch.setattr(model_store, "prepare", prepare)
     monkeypatch.setattr(model_store, "read_manifest", lambda folder: None)
-    assert cli_common.prepare_model("multilingual-e5-small") == Path("there")
+    assert cli_opening.prepare_model("multilingual-e5-small") == Path("there")
     assert steps == ["multilingual-e5-small"]
     assert capsys.readouterr().err == "preparing the model multilingual-e5-small; this happens once\n"
 

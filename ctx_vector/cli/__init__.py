@@ -2,7 +2,8 @@
 
     __init__    starts: a plain `search` at once, everything else through Typer
     app         the Typer application: which commands there are
-    common      what all commands share: errors to exit codes, output, log lines, encoders
+    common      what all commands share: errors to exit codes, output, log lines
+    opening     which encoder, knowledge base and audit a command uses, and opens
     the rest    one file a group of commands: parse, call one library function, print
 
 Results go to stdout, everything else to stderr. Exit codes: 0, 1 (one line ``error: ...``), 2 (wrong usage), 130

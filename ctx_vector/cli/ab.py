@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ctx_vector.cli.common import UsageError, count, note, open_encoder, out, own_model, print_json, seconds
+from ctx_vector.cli.common import UsageError, count, note, out, print_json, seconds
+from ctx_vector.cli.opening import open_encoder, own_model
 from ctx_vector.cli.options import Json, guarded
 from ctx_vector.cli.progress import stage_bar
 

@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ctx_vector.cli.common import (
-    UsageError,
-    agreed,
-    audit_file,
-    count,
-    held_warnings,
-    note,
-    out,
-    print_json,
-    size,
-)
+from ctx_vector.cli.common import UsageError, agreed, count, held_warnings, note, out, print_json, size
 from ctx_vector.cli.memory import Folder
+from ctx_vector.cli.opening import audit_file
 from ctx_vector.cli.options import Audit, Json, Model, Yes, guarded, new_app
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import BOLD, YELLOW, plain, style

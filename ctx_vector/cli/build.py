@@ -8,18 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctx_vector.cli.common import (
-    UsageError,
-    check_query,
-    held_warnings,
-    open_audit,
-    open_encoder,
-    open_kb,
-    print_json,
-    used_kb,
-)
+from ctx_vector.cli.common import UsageError, check_query, held_warnings, print_json
 from ctx_vector.cli.config import AllowPython, Scope
 from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
+from ctx_vector.cli.opening import open_audit, open_encoder, open_kb, used_kb
 from ctx_vector.cli.options import Audit, MaybeKb, Model, NoAudit, NoKb, Rerank, Scoring, System, guarded, one_of
 
 if TYPE_CHECKING:

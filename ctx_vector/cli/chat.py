@@ -10,17 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from ctx_vector.adapters.openai import DEFAULT_URL
-from ctx_vector.cli.common import (
-    UsageError,
-    note,
-    open_audit,
-    open_encoder,
-    open_kb,
-    out,
-    print_json,
-    used_kb,
-)
+from ctx_vector.cli.common import UsageError, note, out, print_json
 from ctx_vector.cli.memory import Folder, memory_encoder, open_memory
+from ctx_vector.cli.opening import open_audit, open_encoder, open_kb, used_kb
 from ctx_vector.cli.options import Audit, MaybeKb, NoAudit, NoKb, System, guarded
 from ctx_vector.cli.text import BOLD, plain, style
 from ctx_vector.errors import CtxVectorError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from ctx_vector.cli.common import count, own_model, size
+from ctx_vector.cli.common import count, size
+from ctx_vector.cli.opening import own_model
 
 OK: Final = "ok"
 WARN: Final = "warn"

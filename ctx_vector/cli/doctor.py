@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ctx_vector.cli.common import DEFAULT_KB, count, default_kb, note, out, print_json
+from ctx_vector.cli.common import count, note, out, print_json
+from ctx_vector.cli.opening import DEFAULT_KB, default_kb
 from ctx_vector.cli.options import Json, guarded
 
 

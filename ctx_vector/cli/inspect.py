@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctx_vector.cli.common import AUDIT_FILE, DEFAULT_KB, KB_FILE, UsageError, note, open_kb, out, print_json
+from ctx_vector.cli.common import UsageError, note, out, print_json
 from ctx_vector.cli.memory import Folder, User, memory_folder
+from ctx_vector.cli.opening import AUDIT_FILE, DEFAULT_KB, KB_FILE, open_kb
 from ctx_vector.cli.options import Model, guarded
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ctx_vector.cli.common import DEFAULT_KB, agreed, count, note, open_encoder, out, print_json, size
+from ctx_vector.cli.common import agreed, count, note, out, print_json, size
+from ctx_vector.cli.opening import DEFAULT_KB, open_encoder
 from ctx_vector.cli.options import Json, Kb, Yes, guarded, new_app
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import plain

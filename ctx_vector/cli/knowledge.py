@@ -13,18 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ctx_vector.cli import search as cli_search
-from ctx_vector.cli.common import (
-    DEFAULT_KB,
-    INTERRUPTED,
-    count,
-    held_warnings,
-    note,
-    open_kb,
-    out,
-    print_json,
-    seconds,
-    some,
-)
+from ctx_vector.cli.common import INTERRUPTED, count, held_warnings, note, out, print_json, seconds, some
+from ctx_vector.cli.opening import DEFAULT_KB, open_kb
 from ctx_vector.cli.options import Json, Kb, Model, Rerank, Retrieval, guarded
 from ctx_vector.cli.text import plain
 from ctx_vector.errors import InputError, OptionalDependencyError

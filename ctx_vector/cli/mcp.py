@@ -14,19 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ctx_vector.cli.common import (
-    DEFAULT_KB,
-    INTERRUPTED,
-    KB_FILE,
-    UsageError,
-    note,
-    open_kb,
-    out,
-    print_json,
-    tell_on_stderr,
-)
+from ctx_vector.cli.common import INTERRUPTED, UsageError, note, out, print_json, tell_on_stderr
 from ctx_vector.cli.mcp_settings import PLACES, settings
 from ctx_vector.cli.memory import Folder, User, memory_encoder, memory_folder, open_memory
+from ctx_vector.cli.opening import DEFAULT_KB, KB_FILE, open_kb
 from ctx_vector.cli.options import Model, guarded, one_of
 
 if TYPE_CHECKING:

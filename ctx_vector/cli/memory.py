@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ctx_vector.cli.common import UsageError, agreed, check_query, count, note, open_encoder, out, print_json
+from ctx_vector.cli.common import UsageError, agreed, check_query, count, note, out, print_json
+from ctx_vector.cli.opening import open_encoder
 from ctx_vector.cli.options import Json, Rerank, Retrieval, Yes, guarded, new_app, one_of
 from ctx_vector.cli.tables import show_table
 from ctx_vector.cli.text import plain, read_text

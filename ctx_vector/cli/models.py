@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ctx_vector.cli.common import count, note, open_encoder, out, prepare_model, print_json, size
+from ctx_vector.cli.common import count, note, out, print_json, size
+from ctx_vector.cli.opening import open_encoder, prepare_model
 from ctx_vector.cli.options import Json, guarded, new_app
 from ctx_vector.cli.tables import show_table
 from ctx_vector.errors import InputError

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ctx_vector.cli.common import DEFAULT_KB, run
+from ctx_vector.cli.common import run
+from ctx_vector.cli.opening import DEFAULT_KB
 
 Kb = Annotated[str, typer.Option("--kb", metavar="DIR", help="Folder of the knowledge base.")]
 MaybeKb = Annotated[

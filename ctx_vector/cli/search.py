@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector.cli.common import DEFAULT_KB, UsageError, check_query, open_encoder, out, own_model, print_json
+from ctx_vector.cli.common import UsageError, check_query, out, print_json
+from ctx_vector.cli.opening import DEFAULT_KB, open_encoder, own_model
 from ctx_vector.cli.text import BOLD, DIM, GREEN, columns, cut, plain, style, wrap
 
 if TYPE_CHECKING:
