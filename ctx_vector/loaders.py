@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -204,10 +205,27 @@ def decode(data: bytes) -> tuple[str, dict[str, Any]]:
 def _likely_chinese(text: str) -> bool:
     """Tell GB18030 from other 8-bit encodings, nearly all of which decode as some characters.
 
-    Korean and Cyrillic bytes give ideographs too, but seldom the frequent ones; accented Latin gives rare ones.
+    Korean and Cyrillic bytes give ideographs too, but seldom the frequent ones; accented Latin gives rare ones. Tables
+    of names or goods may hold no frequent one either, so the other sign is how the characters spread over GB 2312.
     """
     foreign = [char for char in text[:200_000] if char > "\x7f"]
-    hanzi = sum("\u4e00" <= char <= "\u9fff" for char in foreign)
+    hanzi = [char for char in foreign if "\u4e00" <= char <= "\u9fff"]
     marks = sum(char in _PUNCTUATION for char in foreign)
-    frequent = sum(char in _FREQUENT for char in foreign)
-    return hanzi > 0 and hanzi + marks >= 0.85 * len(foreign) and frequent >= 0.15 * hanzi
+    if not hanzi or len(hanzi) + marks < 0.85 * len(foreign):
+        return False
+    return sum(char in _FREQUENT for char in hanzi) >= 0.15 * len(hanzi) or _spread_like_chinese(set(hanzi))
+
+
+def _spread_like_chinese(hanzi: AbstractSet[str]) -> bool:
+    """Whether characters lie where those of Chinese words lie in GB 2312.
+
+    Its rows 0xB0-0xD7 hold the usual ones by their sound, 0xD8-0xF7 the rare ones, so words from A to Z fill the former
+    evenly. Hangul ends at row 0xC8; letters of KOI8-R and ISO 8859 are neighbours, so their second bytes are all high.
+    """
+    pairs = [code for char in hanzi if len(code := char.encode("gb2312", "ignore")) == 2]
+    if len(pairs) < max(5, 0.9 * len(hanzi)):
+        return False
+    usual = sum(first < 0xD8 for first, _ in pairs)
+    late = sum(0xC9 <= first < 0xD8 for first, _ in pairs)
+    low = sum(second < 0xC0 for _, second in pairs)
+    return usual >= 0.75 * len(hanzi) and late >= 0.12 * len(hanzi) and low >= 0.08 * len(hanzi)

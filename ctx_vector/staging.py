@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ctx_vector.file_walk import Found
     from ctx_vector.stages import Encoder
 
-RECIPE: Final = 1  # raise it when loaders or chunker change what they make of the same file
+RECIPE: Final = 2  # raise it when loaders or chunker change what they make of the same file
 _TEXT_KEYS: Final = frozenset({"text", "source", "timestamp", "metadata"})
 
 log = logging.getLogger("ctx_vector.knowledge")

@@ -52,6 +52,7 @@ class _Plan:
     restat: list[tuple[int, Found, int]] = field(default_factory=list)  # revision, file, time of reading
     removed: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
+    garbled: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,7 @@ class Indexer:
                     if staged is not None:
                         ready[found.source] = staged
                         plan.restat.append((staged, found, seen))
-                    elif (loaded := self._load(found, seen, max_bytes, plan.failed)) is not None:
+                    elif (loaded := self._load(found, seen, max_bytes, plan)) is not None:
                         window.append(loaded)
                         texts += len(self._cache.missing(loaded.texts))
                         if texts >= BATCH or len(window) >= _WINDOW_DOCUMENTS:
@@ -231,13 +232,17 @@ class Indexer:
             except OSError:
                 return None  # the loader will say it better
 
-    def _load(self, found: Found, seen: int, max_bytes: int, failed: dict[str, str]) -> Loaded | None:
+    def _load(self, found: Found, seen: int, max_bytes: int, plan: _Plan) -> Loaded | None:
         try:
-            return self._stager.load_file(found, seen, max_bytes)
+            loaded = self._stager.load_file(found, seen, max_bytes)
         except CtxVectorError as error:
-            failed[found.source] = str(error).removeprefix(f"{found.source}: ")
-            log.warning("%s failed: %s", found.source, failed[found.source])
+            plan.failed[found.source] = str(error).removeprefix(f"{found.source}: ")
+            log.warning("%s failed: %s", found.source, plan.failed[found.source])
             return None
+        if loaded.document.metadata.get("decoding") == "replaced":
+            plan.garbled.append(found.source)
+            log.warning("%s is garbled: in an unknown encoding, or damaged; save it as UTF-8", found.source)
+        return loaded
 
     def _advance(self, **changes: Any) -> None:
         with self._position_lock:  # loading and encoding go on side by side
@@ -274,7 +279,7 @@ class Indexer:
         waiting: set[bytes] = set()
         passages: dict[str, int] = {}
         for found, seen in plan.fresh:
-            loaded = self._load(found, seen, max_bytes, plan.failed)
+            loaded = self._load(found, seen, max_bytes, plan)
             if loaded is not None:
                 passages[found.source] = len(loaded.passages)
                 waiting.update(self._cache.missing(loaded.texts))
@@ -357,6 +362,7 @@ def _report(plan: _Plan, done: Iterable[str], scope: _Scope) -> SyncReport:
         removed=tuple(sorted(plan.removed)),
         unchanged=tuple(sorted(plan.unchanged)),
         failed=dict(plan.failed),
+        garbled=tuple(sorted(plan.garbled)),
         skipped={os.fspath(skipped.path): skipped.reason for skipped in scope.walk.skipped},
     )
 

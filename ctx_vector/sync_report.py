@@ -33,6 +33,7 @@ class Progress:
 @dataclass(frozen=True, slots=True)
 class SyncReport:
     """What a run did. Lists hold sources; `failed` and `skipped` map a source or path to the reason.
+    `garbled` are those added or updated whose bytes are in no encoding that can be told: U+FFFD stands in their text.
 
     `version` is the active version afterwards, `chunks` the number of its chunks, `encoded` the texts that went
     through the encoder, `seconds` the whole time and `encoder_seconds` the encoder's share of it. For a dry run
@@ -46,6 +47,7 @@ class SyncReport:
     unchanged: tuple[str, ...] = ()
     failed: Mapping[str, str] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
+    garbled: tuple[str, ...] = ()
     chunks: int = 0
     encoded: int = 0
     seconds: float = 0.0

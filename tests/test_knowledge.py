@@ -258,6 +258,8 @@ def test_a_file_that_fails_keeps_its_former_content_and_the_others_get_in(kb, do
     assert "binary" in report.failed["docs/en/bread.md"]
     assert "cannot be read" in report.failed[str(docs / "missing.md")]
     assert set(report.added) == {"docs/new.md", "docs/empty.md", "docs/latin.txt", "docs/wide.txt"}
+    assert report.garbled == ("docs/latin.txt",)
+    assert kb.sync(docs).garbled == ()  # told once
     assert sources(kb.search("feeding a sourdough starter"))[0] == "docs/en/bread.md"
     assert kb.search("magnetic needle")[0].source == "docs/new.md"
 

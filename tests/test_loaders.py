@@ -430,6 +430,43 @@ def test_pdf_pages_title_and_date(tmp_path, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def pdf_that_says(text: str) -> bytes:
+    """Return a PDF whose glyphs a, b, c, ... are declared to be these characters."""
+    import pypdf
+    from pypdf.generic import NameObject, StreamObject
+
+    letters = bytes(range(ord("a"), ord("a") + len(text)))
+    writer = pypdf.PdfWriter(clone_from=io.BytesIO(pdf_bytes(letters.decode("ascii"))))
+    said = "\n".join(
+        f"<{code:02x}> <{char.encode('utf-16-be').hex()}>" for code, char in zip(letters, text, strict=True)
+    )
+    table = StreamObject()
+    table.set_data(
+        f"/CIDInit /ProcSet findresource begin begincmap 1 begincodespacerange <00> <ff> endcodespacerange\n"
+        f"{len(text)} beginbfchar\n{said}\nendbfchar endcmap".encode("ascii")
+    )
+    font = writer.pages[0]["/Resources"]["/Font"]["/F1"].get_object()
+    font[NameObject("/ToUnicode")] = writer._add_object(table)
+    out = io.BytesIO()
+    writer.write(out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("stands", "meant"),
+    [
+        ("⼈⼯智能⽤户⼿册", "人工智能用户手册"),
+        ("第⼀⻚⻓⻋⻔⻛⻅⻢⻩⻰⻄⺠", "第一页长车门风见马黄龙西民"),
+        ("ofﬁce ﬂow", "office flow"),
+    ],
+    ids=["kangxi", "simplified", "ligatures"],
+)
+def test_a_pdf_with_radicals_says_the_characters_that_they_look_like(tmp_path, stands, meant):
+    """What Chromium writes for 人工智能 and for "office" when it prints a page; read off its own files."""
+    document = load_document(write(tmp_path / "a.pdf", pdf_that_says(stands)))
+    assert document.text.strip() == meant
+
+
 def encrypted_pdf() -> bytes:
     import pypdf
 
@@ -560,10 +597,44 @@ def test_decoding(data, text, note):
     assert decode(data) == (text, note)
 
 
+@pytest.mark.parametrize("encoding", ["gbk", "gb18030"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "型号,价格,库存\n显示器,900,3\n键盘,80,12\n",
+        "姓名,部门,电话\n王芳,财务,6601\n李娜,采购,6602\n",
+        "城市\n北京\n上海\n广州\n深圳\n",
+        "商品编号;商品名称\nA1;签字笔\nA2;钢笔墨水\n",
+    ],
+    ids=["goods", "staff", "cities", "stationery"],
+)
+def test_tables_of_names_without_a_frequent_character_are_chinese(text, encoding):
+    """What Excel writes as CSV on a Chinese Windows."""
+    assert decode(text.encode(encoding)) == (text, {"decoding": "gb18030"})
+
+
+_NAMES = {  # towns, one a row
+    "euc-kr": "서울 부산 인천 대구 대전 광주 수원 울산 창원 고양 용인 성남",
+    "koi8-r": "Москва Казань Самара Ростов Уфа Красноярск Воронеж Пермь Волгоград Омск",
+    "cp1251": "Москва Казань Самара Ростов Уфа Красноярск Воронеж Пермь Волгоград Омск",
+    "iso8859-5": "Москва Казань Самара Ростов Уфа Красноярск Воронеж Пермь Волгоград Омск",
+    "iso8859-7": "Αθήνα Θεσσαλονίκη Πάτρα Ηράκλειο Λάρισα Βόλος Ιωάννινα Χανιά",
+    "cp1255": "ירושלים חיפה אשדוד נתניה חולון בתים אשקלון רחובות",
+    "cp1256": "القاهرة الجيزة بغداد البصرة الموصل الرياض مكة المدينة",
+    "tis-620": "กรุงเทพ เชียงใหม่ ขอนแก่น ภูเก็ต นครราชสีมา อุดรธานี สงขลา",
+    "latin-1": "München Köln Düsseldorf Nürnberg Málaga Córdoba Orléans Besançon",
+    "cp1250": "Łódź Kraków Wrocław Gdańsk Białystok Częstochowa Rzeszów Toruń",
+}
+
+
 @pytest.mark.parametrize(
     "data",
-    ["Привет, как дела? Это обычный русский текст.".encode("cp1251"), "안녕하세요 여러분 반갑습니다".encode("euc-kr")],
-    ids=["cp1251", "euc-kr"],
+    [
+        "Привет, как дела? Это обычный русский текст.".encode("cp1251"),
+        "안녕하세요 여러분 반갑습니다".encode("euc-kr"),
+        *("\n".join(f"{at},{name}" for at, name in enumerate(names.split())).encode(e) for e, names in _NAMES.items()),
+    ],
+    ids=["cp1251", "euc-kr", *(f"towns-{encoding}" for encoding in _NAMES)],
 )
 def test_other_encodings_do_not_become_chinese(data):
     try:

@@ -95,6 +95,7 @@ def _sync(
             return INTERRUPTED
         if not json:
             held.told += [f"{source} failed: " for source in report.failed]  # the summary names them
+            held.told += [f"{source} is garbled: " for source in report.garbled]
     if json:
         print_json(report.to_dict() | ({"dry_run": True} if dry_run else {}), indent=None if one_line else 2)
         for path, reason in report.failed.items():
@@ -151,6 +152,9 @@ def summary(report: SyncReport, folder: str, dry_run: bool) -> Iterator[str]:
         yield f"  time       {seconds(report.seconds)}"
     for source, reason in report.failed.items():
         yield f"  failed     {plain(source)}: {plain(reason)}"
+    if report.garbled:
+        listed = some(map(plain, report.garbled))
+        yield f"  garbled    {len(report.garbled):,} in an unknown encoding, or damaged; save as UTF-8: {listed}"
     groups: dict[str, list[str]] = {}
     for path, reason in report.skipped.items():
         groups.setdefault(skip_kind(reason), []).append(plain(_short(path)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import re
+import unicodedata
 import warnings
 import zipfile
 from collections.abc import Callable, Iterator
@@ -63,9 +64,27 @@ def clean(text: str) -> str:
 
 # --- PDF ---------------------------------------------------------------------------------------------------
 
+# What a PDF that a browser printed says instead of characters: a font has one glyph for 人 and for the radical ⼈, and
+# the file remembers the radical. In Unicode Kangxi radicals and Latin ligatures have compatibility mappings, most other
+# radicals have none.
+_RADICALS = dict(
+    zip(
+        "⺅⺉⺎⺐⺒⺓⺖⺘⺙⺠⺡⺣⺦⺨⺭⺰⺺⺾⻁⻂⻄⻅⻆⻈⻉⻋⻍⻐⻑⻓⻔⻖⻘⻙⻚⻛⻜⻝⻠⻢⻣⻤⻥⻦⻧⻨⻩⻪⻬⻮⻰",
+        "亻刂兀尢巳幺忄扌攵民氵灬丬犭礻纟肀艹虎衤西见角讠贝车辶钅長长门阝青韦页风飞食饣马骨鬼鱼鸟卤麦黄黾齐齿龙",
+        strict=True,
+    )
+)
+_SAID = str.maketrans(
+    {chr(code): unicodedata.normalize("NFKC", chr(code)) for code in (*range(0x2E80, 0x2FD6), *range(0xFB00, 0xFB07))}
+    | _RADICALS
+)
+
 
 def parse_pdf(data: bytes) -> Parsed:
-    """Return the text of every page; lines are lines of that text, and "page 3" heads the path."""
+    """Return the text of every page; lines are lines of that text, and "page 3" heads the path.
+
+    Radicals and ligatures become the characters that they are drawn like.
+    """
     import pypdf
 
     try:
@@ -76,7 +95,7 @@ def parse_pdf(data: bytes) -> Parsed:
         metadata, title = _pdf_metadata(reader)
         text = _Text()
         for number, page in enumerate(reader.pages, 1):
-            content = page.extract_text() or ""
+            content = (page.extract_text() or "").translate(_SAID)
             if content.strip():
                 text.place(f"page {number}", 2)
                 text.add(content)
@@ -105,7 +124,7 @@ def _pdf_metadata(reader: Any) -> tuple[dict[str, Any], str]:
                 metadata[key] = moment.isoformat()
         if info.author:
             metadata["author"] = one_line(clean(str(info.author)))
-        return metadata, one_line(clean(str(info.title or "")))
+        return metadata, one_line(clean(str(info.title or "").translate(_SAID)))
     except Exception:  # a bad date or string in the information dictionary does not spoil the text
         return metadata, ""
 
