@@ -17,7 +17,7 @@ import time
 import numpy as np
 from common import hardware, write_result
 
-from ctx_vector import catalog
+from ctx_vector import catalog, lives
 from ctx_vector.encoders import load_encoder
 from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.knowledge import KnowledgeBase
@@ -78,11 +78,14 @@ def fill(kb: KnowledgeBase, rows: int, seed: int = 0) -> None:
                 )  # fmt: skip
             wanted.add(
                 catalog.add_document(
-                    conn, source=f"docs/{document:05}.md", content_hash=str(document), recipe="1",
-                    metadata={"format": "md", "part": document % 50}, chunks=chunks,
+                    conn,
+                    catalog.NewDocument(
+                        f"docs/{document:05}.md", str(document), "1", chunks,
+                        metadata={"format": "md", "part": document % 50},
+                    ),
                 )
             )  # fmt: skip
-        catalog.new_version(conn, wanted, "sync", added=len(wanted))
+        lives.new_version(conn, wanted, "sync", added=len(wanted))
 
 
 def timed(function, repeats: int) -> list[float]:

@@ -1,4 +1,5 @@
-"""The tables of a knowledge base, and the SQL on them; every function works inside a caller's transaction.
+"""The tables of a knowledge base, and the SQL on its documents; every function works inside a caller's transaction.
+What is live in which version is written and read by lives.py.
 
     documents     a revision of a document: one source, one content
     chunks        its passages, with where they stand; ids are never reused
@@ -20,20 +21,14 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from ctx_vector import keyword_rows
 from ctx_vector.keywords import Terms
-from ctx_vector.store import checksum, common_tables, get_meta, set_meta
-
-PENDING_SECONDS: Final = 7 * 86400.0  # how long encodings of an interrupted run wait for the next one
-
-#: What makes a row of `lives l` live in a :version.
-LIVE: Final = "l.from_version <= :version AND (l.to_version IS NULL OR l.to_version > :version)"
+from ctx_vector.store import checksum, common_tables, set_meta
 
 
 def _create(conn: sqlite3.Connection) -> None:
@@ -110,51 +105,29 @@ class NewChunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
-    """One version of a knowledge base. `created` is aware UTC; counts are of documents, against the one before."""
+class NewDocument:
+    """A revision to write, with its passages. `stat` is (size in bytes, mtime_ns, when it was read in ns) of its file;
+    times are aware UTC.
+    """
 
-    number: int
-    created: datetime
-    action: str
-    active: bool
-    added: int
-    updated: int
-    removed: int
-    documents: int
-    chunks: int
-
-
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """A change of the active version: when (aware UTC), by what (`sync`, `rollback`, ...), from and to which."""
-
-    at: datetime
-    action: str
-    from_version: int
-    to_version: int
+    source: str
+    content_hash: str
+    recipe: str
+    chunks: Sequence[NewChunk]
+    path: str | None = None
+    stat: tuple[int | None, int | None, int | None] = (None, None, None)
+    title: str = ""
+    timestamp: datetime | None = None
+    expires_at: datetime | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
-# -- state --------------------------------------------------------------------------------------------------------
-
-
-def active_version(conn: sqlite3.Connection) -> int:
-    """Return the active version, 0 when nothing was ever indexed."""
-    return int(get_meta(conn, "active", 0))
+# -- reading ------------------------------------------------------------------------------------------------------
 
 
 def touch(conn: sqlite3.Connection) -> None:
     """Tell every searcher, in this process and others, that what it has loaded may be out of date."""
     conn.execute("UPDATE meta SET value = value + 1 WHERE key = 'generation'")
-
-
-def live_revisions(conn: sqlite3.Connection, version: int) -> dict[str, Revision]:
-    """Return the documents that are live in a version, by source."""
-    rows = conn.execute(
-        "SELECT d.id, source, path, hash, size, mtime_ns, seen_ns, recipe FROM lives l "
-        f"JOIN documents d ON d.id = l.document_id WHERE {LIVE} ORDER BY source",
-        {"version": version},
-    )
-    return {row[1]: _revision(row) for row in rows}
 
 
 def newest_recipe(conn: sqlite3.Connection) -> str | None:
@@ -172,7 +145,8 @@ def staged_revision(conn: sqlite3.Connection, source: str, content_hash: str, re
     return None if row is None else int(row[0])
 
 
-def _revision(row: Sequence[Any]) -> Revision:
+def revision_of(row: Sequence[Any]) -> Revision:
+    """Return the revision of a row (id, source, path, hash, size, mtime_ns, seen_ns, recipe)."""
     path = None if row[2] is None else os.fsdecode(row[2])
     return Revision(row[0], row[1], path, *row[3:])
 
@@ -180,20 +154,6 @@ def _revision(row: Sequence[Any]) -> Revision:
 def known_roots(conn: sqlite3.Connection) -> dict[str, str]:
     """Return the folders indexed so far and the prefixes of their files' sources."""
     return {os.fsdecode(path): prefix for path, prefix in conn.execute("SELECT path, prefix FROM roots")}
-
-
-def places(conn: sqlite3.Connection, name: str) -> list[str]:
-    """Return the paths that a source, or the beginning of sources up to a ``/``, may mean, the surest first."""
-    rows = conn.execute(
-        f"SELECT path FROM lives l JOIN documents d ON d.id = l.document_id WHERE {LIVE} AND source = :source "
-        "AND path IS NOT NULL",
-        {"version": active_version(conn), "source": name},
-    )
-    found = [os.fsdecode(row[0]) for row in rows]
-    for folder, prefix in sorted(known_roots(conn).items(), key=lambda item: -len(item[1])):
-        if name == prefix or name.startswith(f"{prefix}/"):
-            found.append(os.path.join(folder, name[len(prefix) :].lstrip("/")))
-    return found
 
 
 def pack_embedded(text: str, embedded: str) -> str:
@@ -223,38 +183,24 @@ def unpack_embedded(text: str, packed: str) -> str:
 # -- writing ------------------------------------------------------------------------------------------------------
 
 
-def add_document(
-    conn: sqlite3.Connection,
-    *,
-    source: str,
-    content_hash: str,
-    recipe: str,
-    path: str | None = None,
-    stat: tuple[int | None, int | None, int | None] = (None, None, None),
-    title: str = "",
-    timestamp: datetime | None = None,
-    expires_at: datetime | None = None,
-    metadata: Mapping[str, Any] | None = None,
-    chunks: Iterable[NewChunk] = (),
-) -> int:
-    """Write a revision and its chunks, staged; return its id. `stat` is (size, mtime_ns, when it was read in ns)."""
+def add_document(conn: sqlite3.Connection, new: NewDocument) -> int:
+    """Write a revision and its chunks, staged; return its id."""
     cursor = conn.execute(
         "INSERT INTO documents (source, path, hash, size, mtime_ns, seen_ns, recipe, title, timestamp, expires_at, "
         "metadata) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
-            source,
-            None if path is None else os.fsencode(path),
-            content_hash,
-            *stat,
-            recipe,
-            title,
-            _iso(timestamp),
-            _iso(expires_at),
-            json.dumps(metadata or {}, ensure_ascii=False, default=str, sort_keys=True),
+            new.source,
+            None if new.path is None else os.fsencode(new.path),
+            new.content_hash,
+            *new.stat,
+            new.recipe,
+            new.title,
+            _iso(new.timestamp),
+            _iso(new.expires_at),
+            json.dumps(new.metadata, ensure_ascii=False, default=str, sort_keys=True),
         ),
     )
     document = int(cursor.lastrowid or 0)
-    chunks = list(chunks)
     conn.executemany(
         "INSERT INTO chunks (document_id, language, encoding_id, kind, start_char, end_char, start_line, end_line, "
         "heading, text, checksum, embedded) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -262,10 +208,10 @@ def add_document(
             (document, chunk.language, chunk.encoding_id, chunk.kind, *chunk.span, *chunk.lines,
              json.dumps(chunk.heading, ensure_ascii=False), chunk.text, checksum(chunk.text),
              pack_embedded(chunk.text, chunk.embedded))
-            for chunk in chunks
+            for chunk in new.chunks
         ),
     )  # fmt: skip
-    terms = Terms.joined([Terms.of_one(chunk.embedded) if chunk.terms is None else chunk.terms for chunk in chunks])
+    terms = Terms.joined([Terms.of_one(chunk.embedded) if chunk.terms is None else chunk.terms for chunk in new.chunks])
     keyword_rows.put(conn, [(document, terms)])
     return document
 
@@ -276,58 +222,6 @@ def set_stat(conn: sqlite3.Connection, document: int, path: str, stat: tuple[int
         "UPDATE documents SET path = ?, size = ?, mtime_ns = ?, seen_ns = ? WHERE id = ?",
         (os.fsencode(path), *stat, document),
     )
-
-
-def new_version(
-    conn: sqlite3.Connection, wanted: set[int], action: str, *, added: int = 0, updated: int = 0, removed: int = 0
-) -> int:
-    """Make the revisions `wanted`, and no others, live from the next version on, and that version active.
-
-    It does not matter which version was active: after a rollback, what came later is retired here, and what was
-    retired later lives again. The counts are of documents, for those who look at the versions.
-    """
-    cursor = conn.execute(
-        "INSERT INTO versions (created, action, added, updated, removed) VALUES (?, ?, ?, ?, ?)",
-        (time.time(), action, added, updated, removed),
-    )
-    version = int(cursor.lastrowid or 0)
-    open_now = {int(row[0]) for row in conn.execute("SELECT document_id FROM lives WHERE to_version IS NULL")}
-    conn.executemany("INSERT INTO lives VALUES (?, ?, NULL)", ((id_, version) for id_ in sorted(wanted - open_now)))
-    conn.executemany(
-        "UPDATE lives SET to_version = ? WHERE document_id = ? AND to_version IS NULL",
-        ((version, id_) for id_ in sorted(open_now - wanted)),
-    )
-    switch(conn, version, action)
-    return version
-
-
-def switch(conn: sqlite3.Connection, version: int, action: str) -> None:
-    """Make a version active, and note that it was."""
-    conn.execute(
-        "INSERT INTO switches (at, action, from_version, to_version) VALUES (?, ?, ?, ?)",
-        (time.time(), action, active_version(conn), version),
-    )
-    set_meta(conn, "active", version)
-    touch(conn)
-
-
-def prune(conn: sqlite3.Connection, keep: int, *, staged: bool = False) -> None:
-    """Forget all but the newest `keep` versions and the active one, and what only the forgotten ones used.
-
-    With `staged`, revisions that no version uses go too; only for a caller that knows no run is preparing some.
-    """
-    active = active_version(conn)
-    newest = [int(row[0]) for row in conn.execute("SELECT number FROM versions ORDER BY number DESC LIMIT ?", (keep,))]
-    kept = sorted({*newest, active})
-    marks = ", ".join("?" * len(kept))
-    conn.execute(f"DELETE FROM versions WHERE number NOT IN ({marks})", kept)
-    dead = conn.execute(
-        "SELECT id FROM documents WHERE NOT EXISTS (SELECT 1 FROM lives l JOIN versions v ON l.from_version <= v.number"
-        " AND (l.to_version IS NULL OR l.to_version > v.number) WHERE l.document_id = documents.id)"
-        + ("" if staged else " AND EXISTS (SELECT 1 FROM lives l WHERE l.document_id = documents.id)")
-    ).fetchall()
-    delete_documents(conn, [int(row[0]) for row in dead])
-    drop_encodings(conn, before=time.time() - PENDING_SECONDS)
 
 
 def delete_documents(conn: sqlite3.Connection, documents: Iterable[int]) -> None:
@@ -352,38 +246,6 @@ def drop_encodings(conn: sqlite3.Connection, before: float) -> None:
         "AND NOT EXISTS (SELECT 1 FROM chunks WHERE encoding_id = encodings.id)",
         (before,),
     )
-
-
-# -- reading ------------------------------------------------------------------------------------------------------
-
-
-def all_versions(conn: sqlite3.Connection) -> list[Version]:
-    """Return the versions that can be rolled back to, oldest first."""
-    active = active_version(conn)
-    found = []
-    for number, created, action, added, updated, removed in conn.execute(
-        "SELECT number, created, action, added, updated, removed FROM versions ORDER BY number"
-    ).fetchall():
-        documents, chunks = counts(conn, number)
-        made = datetime.fromtimestamp(created, UTC)
-        found.append(Version(number, made, action, number == active, added, updated, removed, documents, chunks))
-    return found
-
-
-def all_switches(conn: sqlite3.Connection) -> list[Switch]:
-    """Return every change of the active version, oldest first."""
-    rows = conn.execute("SELECT at, action, from_version, to_version FROM switches ORDER BY id")
-    return [Switch(datetime.fromtimestamp(row[0], UTC), *row[1:]) for row in rows]
-
-
-def counts(conn: sqlite3.Connection, version: int) -> tuple[int, int]:
-    """Return how many documents and chunks are live in a version."""
-    row = conn.execute(
-        "SELECT count(*), coalesce(sum((SELECT count(*) FROM chunks c WHERE c.document_id = l.document_id)), 0) "
-        f"FROM lives l WHERE {LIVE}",
-        {"version": version},
-    ).fetchone()
-    return int(row[0]), int(row[1])
 
 
 def _iso(moment: datetime | None) -> str | None:

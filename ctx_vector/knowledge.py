@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
-from ctx_vector import catalog
+from ctx_vector import catalog, lives
 from ctx_vector.audit_purge import Audits
-from ctx_vector.catalog import Switch, Version
 from ctx_vector.encoding_cache import check_model
 from ctx_vector.errors import InputError, ModelError, StoreError
 from ctx_vector.hits import Hit
 from ctx_vector.index_files import FILE_ROWS, GRAPH_ROWS, refresh_files
 from ctx_vector.keyword_rows import KnowledgeWords, load_words
+from ctx_vector.lives import Switch, Version
 from ctx_vector.passages import Ask, Snapshot, search, search_newest
 from ctx_vector.rerank import DEPTH
 from ctx_vector.rules import check_count, check_path, check_share
@@ -114,7 +114,7 @@ class KnowledgeBase:
     def version(self) -> int:
         """The active version; 0 when nothing was ever indexed."""
         with self._store.read() as conn:
-            return catalog.active_version(conn)
+            return lives.active_version(conn)
 
     @property
     def searched(self) -> int:
@@ -175,12 +175,12 @@ class KnowledgeBase:
         Raises InputError when the active version has no such document.
         """
         with self._store.write() as conn:
-            live = catalog.live_revisions(conn, catalog.active_version(conn))
+            live = lives.live_revisions(conn, lives.active_version(conn))
             if source not in live:
                 raise InputError(_unknown_source(source, live))
             wanted = {revision.id for name, revision in live.items() if name != source}
-            version = catalog.new_version(conn, wanted, "remove", removed=1)
-            catalog.prune(conn, self.keep_versions)
+            version = lives.new_version(conn, wanted, "remove", removed=1)
+            lives.prune(conn, self.keep_versions)
         log.info("version %d: removed %s", version, source)
         return version
 
@@ -194,7 +194,7 @@ class KnowledgeBase:
             if isinstance(version, bool) or version not in numbers:
                 known = ", ".join(map(str, numbers)) or "none"
                 raise InputError(f"version: expected one of those kept ({known}), got {version!r}")
-            catalog.switch(conn, version, "rollback")
+            lives.switch(conn, version, "rollback")
         log.info("rolled back to version %d", version)
 
     def purge(self, source: str) -> int:
@@ -324,12 +324,12 @@ class KnowledgeBase:
     def versions(self) -> list[Version]:
         """Return the versions that are kept, oldest first."""
         with self._store.read() as conn:
-            return catalog.all_versions(conn)
+            return lives.all_versions(conn)
 
     def history(self) -> list[Switch]:
         """Return every change of the active version, rollbacks included, oldest first."""
         with self._store.read() as conn:
-            return catalog.all_switches(conn)
+            return lives.all_switches(conn)
 
     def export(self, *, vectors: bool = False) -> Iterator[dict[str, Any]]:
         """Yield the active version as JSON-ready dicts: each document, followed by its chunks.
@@ -349,7 +349,7 @@ class KnowledgeBase:
     def places(self, name: str) -> list[str]:
         """Return the paths of the file or folder that a source, or the beginning of sources, may mean; surest first."""
         with self._store.read() as conn:
-            return catalog.places(conn, name.rstrip("/"))
+            return lives.places(conn, name.rstrip("/"))
 
     def chunks(self, source: str) -> list[dict[str, Any]]:
         """Return id, content, heading and lines of the chunks of one document; none when there is no such document."""

@@ -169,8 +169,7 @@ class Stager:
         """Write one encoded document; return its row id. Raises KeyError when an encoding is gone again."""
         ids = self.cache.ids(conn, item.texts)
         document = item.document
-        return catalog.add_document(
-            conn,
+        new = catalog.NewDocument(
             source=document.source,
             content_hash=document.content_hash,
             recipe=self.recipe,
@@ -180,8 +179,9 @@ class Stager:
             timestamp=document.timestamp,
             expires_at=item.expires_at,
             metadata=document.metadata,
-            chunks=(_row(passage, ids[passage.key]) for passage in item.passages),
+            chunks=[_row(passage, ids[passage.key]) for passage in item.passages],
         )
+        return catalog.add_document(conn, new)
 
 
 def check_chunk_tokens(value: int | None) -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ctx_vector import catalog
+from ctx_vector import catalog, lives
 from ctx_vector.encoding_cache import BATCH, EncodingCache, check_model
 from ctx_vector.errors import CtxVectorError, InputError
 from ctx_vector.rules import check_path
@@ -143,8 +143,8 @@ class Indexer:
 
     def _plan(self, scope: _Scope) -> _Plan:
         with self._store.read() as conn:
-            version = catalog.active_version(conn)
-            plan = _Plan(int(get_meta(conn, "generation", 0)), catalog.live_revisions(conn, version))
+            version = lives.active_version(conn)
+            plan = _Plan(int(get_meta(conn, "generation", 0)), lives.live_revisions(conn, version))
         plan.failed.update(scope.failed)
         for found in scope.walk.found:
             seen = time.time_ns()
@@ -267,12 +267,12 @@ class Indexer:
                 conn.execute("INSERT OR IGNORE INTO roots VALUES (?, ?)", (os.fsencode(path), prefix))
             if wanted != now:
                 added, updated, removed = map(len, (report.added, report.updated, report.removed))
-                catalog.new_version(conn, wanted, "sync", added=added, updated=updated, removed=removed)
-                catalog.prune(conn, self._keep, staged=True)
+                lives.new_version(conn, wanted, "sync", added=added, updated=updated, removed=removed)
+                lives.prune(conn, self._keep, staged=True)
             if self._cache.encoded >= 32:
                 set_meta(conn, "seconds_per_text", self._cache.seconds / self._cache.encoded)
-            version = catalog.active_version(conn)
-            return replace(report, version=version, chunks=catalog.counts(conn, version)[1])
+            version = lives.active_version(conn)
+            return replace(report, version=version, chunks=lives.counts(conn, version)[1])
 
     def _estimate(self, plan: _Plan, scope: _Scope, max_bytes: int) -> SyncReport:
         """Load and divide what changed, but encode and write nothing."""
@@ -284,9 +284,9 @@ class Indexer:
                 passages[found.source] = len(loaded.passages)
                 waiting.update(self._cache.missing(loaded.texts))
         with self._store.read() as conn:
-            version = catalog.active_version(conn)
+            version = lives.active_version(conn)
             rate = float(get_meta(conn, "seconds_per_text", _SECONDS_PER_TEXT))
-            chunks = catalog.counts(conn, version)[1] + sum(passages.values())
+            chunks = lives.counts(conn, version)[1] + sum(passages.values())
             for source in {*passages, *plan.removed} & plan.live.keys():
                 document = plan.live[source].id
                 chunks -= conn.execute("SELECT count(*) FROM chunks WHERE document_id = ?", (document,)).fetchone()[0]
@@ -328,7 +328,7 @@ def _commit_texts(store: Store, stager: Stager, keep: int, loaded: Mapping[str, 
     updated: list[str] = []
     unchanged: list[str] = []
     with store.write() as conn:
-        live = catalog.live_revisions(conn, catalog.active_version(conn))
+        live = lives.live_revisions(conn, lives.active_version(conn))
         wanted = {revision.id for revision in live.values()}
         for source, item in loaded.items():
             old = live.get(source)
@@ -342,10 +342,10 @@ def _commit_texts(store: Store, stager: Stager, keep: int, loaded: Mapping[str, 
             kept = catalog.staged_revision(conn, source, content, stager.recipe)
             wanted.add(stager.insert(conn, item) if kept is None else kept)
         if added or updated:
-            catalog.new_version(conn, wanted, "add", added=len(added), updated=len(updated))
-            catalog.prune(conn, keep)
-        version = catalog.active_version(conn)
-        chunks = catalog.counts(conn, version)[1]
+            lives.new_version(conn, wanted, "add", added=len(added), updated=len(updated))
+            lives.prune(conn, keep)
+        version = lives.active_version(conn)
+        chunks = lives.counts(conn, version)[1]
     return SyncReport(version, tuple(added), tuple(updated), (), tuple(unchanged), chunks=chunks)
 
 

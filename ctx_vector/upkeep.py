@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector import catalog, keyword_rows
+from ctx_vector import catalog, keyword_rows, lives
 from ctx_vector.encoding_cache import EncodingCache, move_to_encoder, text_hash, unpack_vector
 from ctx_vector.errors import InputError
 from ctx_vector.index_files import check_files, delete_files
@@ -119,7 +119,7 @@ def _switch_model(conn: sqlite3.Connection, model: int) -> bool:
 def export(store: Store, *, vectors: bool) -> Iterator[dict[str, Any]]:
     """Yield the documents of the active version, each followed by its chunks, from one snapshot."""
     with store.read() as conn:
-        live = catalog.live_revisions(conn, catalog.active_version(conn))
+        live = lives.live_revisions(conn, lives.active_version(conn))
         for source, revision in live.items():
             title, timestamp, expires_at, metadata = conn.execute(
                 "SELECT title, timestamp, expires_at, metadata FROM documents WHERE id = ?", (revision.id,)
@@ -154,9 +154,9 @@ def documents(store: Store) -> list[dict[str, Any]]:
         rows = conn.execute(
             "SELECT d.source, d.title, d.timestamp, count(c.id) FROM lives l JOIN documents d ON d.id = l.document_id "
             "LEFT JOIN chunks c ON c.document_id = d.id "
-            f"WHERE {catalog.LIVE} "
+            f"WHERE {lives.LIVE} "
             "GROUP BY d.id ORDER BY d.source",
-            {"version": catalog.active_version(conn)},
+            {"version": lives.active_version(conn)},
         ).fetchall()
     return [dict(zip(("source", "title", "timestamp", "chunks"), row, strict=True)) for row in rows]
 
@@ -164,7 +164,7 @@ def documents(store: Store) -> list[dict[str, Any]]:
 def chunks(store: Store, source: str) -> list[dict[str, Any]]:
     """Return the chunks of one document of the active version, in its order; none when there is no such document."""
     with store.read() as conn:
-        live = catalog.live_revisions(conn, catalog.active_version(conn)).get(source)
+        live = lives.live_revisions(conn, lives.active_version(conn)).get(source)
         rows = conn.execute(
             "SELECT id, text, heading, start_line, end_line FROM chunks WHERE document_id = ? ORDER BY id",
             (live.id if live is not None else -1,),
@@ -177,14 +177,14 @@ def chunks(store: Store, source: str) -> list[dict[str, Any]]:
 def stats(store: Store) -> dict[str, Any]:
     """Return counts and sizes of the active version and of the folder."""
     with store.read() as conn:
-        version = catalog.active_version(conn)
-        documents, chunks = catalog.counts(conn, version)
+        version = lives.active_version(conn)
+        documents, chunks = lives.counts(conn, version)
         model = conn.execute(
             "SELECT name, fingerprint, dim FROM models WHERE id = (SELECT value FROM meta WHERE key = 'model')"
         ).fetchone()
         languages = conn.execute(
             "SELECT c.language, count(*) FROM lives l JOIN chunks c ON c.document_id = l.document_id "
-            f"WHERE {catalog.LIVE} "
+            f"WHERE {lives.LIVE} "
             "GROUP BY 1 ORDER BY 1",
             {"version": version},
         ).fetchall()
@@ -216,8 +216,8 @@ def verify(store: Store, write_files: Callable[[], object]) -> VerifyReport:
     documents = chunks = 0
     if not problems:
         with store.read() as conn:
-            version = catalog.active_version(conn)
-            documents, chunks = catalog.counts(conn, version)
+            version = lives.active_version(conn)
+            documents, chunks = lives.counts(conn, version)
             if version and conn.execute("SELECT 1 FROM versions WHERE number = ?", (version,)).fetchone() is None:
                 problems.append(f"version {version} is active, but unknown")
             problems += _wrong_vectors(conn) + _wrong_chunks(conn)

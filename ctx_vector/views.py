@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector import catalog
+from ctx_vector import catalog, lives
 from ctx_vector.errors import StoreError
 from ctx_vector.index import FlatIndex, GraphIndex, TailedIndex
 from ctx_vector.index_files import IndexFile, known_files, open_file, ranking_of
@@ -124,7 +124,7 @@ class View:
         if self._made.facts is None:
             rows = conn.execute(
                 "SELECT d.id, d.source, d.expires_at, d.metadata FROM lives l JOIN documents d ON d.id = l.document_id "
-                f"WHERE {catalog.LIVE}",
+                f"WHERE {lives.LIVE}",
                 {"version": self.version},
             )
             self._made.facts = {
@@ -149,7 +149,7 @@ class View:
             groups: dict[str, list[tuple[str, dict[str, Any]]]] = {}
             rows = conn.execute(  # few documents say which they are a version of, and only theirs is read
                 "SELECT d.source, d.metadata FROM lives l JOIN documents d ON d.id = l.document_id "
-                f"WHERE {catalog.LIVE} "
+                f"WHERE {lives.LIVE} "
                 "AND d.metadata LIKE '%document%' ORDER BY d.id",
                 {"version": self.version},
             )
@@ -192,7 +192,7 @@ def load_view(conn: sqlite3.Connection, folder: Path, old: View | None, calibrat
         old = None
     if old is not None and old.generation == generation:
         return old
-    version = catalog.active_version(conn)
+    version = lives.active_version(conn)
     model = conn.execute(
         "SELECT fingerprint, dim FROM models WHERE id = (SELECT value FROM meta WHERE key = 'model')"
     ).fetchone()
@@ -232,7 +232,7 @@ def _live_rows(conn: sqlite3.Connection, version: int) -> dict[str, tuple[Ids, I
     """Return ids, ascending, and documents of the live rows of each language."""
     rows = conn.execute(
         "SELECT c.language, c.id, c.document_id FROM lives l JOIN chunks c ON c.document_id = l.document_id "
-        f"WHERE {catalog.LIVE}",
+        f"WHERE {lives.LIVE}",
         {"version": version},
     ).fetchall()
     groups: dict[str, list[tuple[int, int]]] = {}

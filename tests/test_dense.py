@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ctx_vector import catalog
+from ctx_vector import catalog, lives
 from ctx_vector.calibration import Calibration, load_calibration
 from ctx_vector.dense import best_rows
 from ctx_vector.encoding_cache import EncodingCache, text_hash
@@ -162,13 +162,16 @@ def fill(kb, calibration, rng, documents, *, copies=False, first=0):
             stamp = datetime(2024, 1, 1, tzinfo=UTC) + timedelta(days=number % 5) if number % 3 else None
             made.append(
                 catalog.add_document(
-                    conn, source=f"{language}/{number}.md", content_hash=str(number), recipe="1", timestamp=stamp,
-                    expires_at=datetime(2030, 1, 1, tzinfo=UTC) if number % 9 == 0 else None,
-                    metadata={"part": number % 4}, chunks=chunks,
+                    conn,
+                    catalog.NewDocument(
+                        f"{language}/{number}.md", str(number), "1", chunks, timestamp=stamp,
+                        expires_at=datetime(2030, 1, 1, tzinfo=UTC) if number % 9 == 0 else None,
+                        metadata={"part": number % 4},
+                    ),
                 )
             )  # fmt: skip
-        live = {revision.id for revision in catalog.live_revisions(conn, catalog.active_version(conn)).values()}
-        catalog.new_version(conn, live | set(made), "sync", added=documents)
+        live = {revision.id for revision in lives.live_revisions(conn, lives.active_version(conn)).values()}
+        lives.new_version(conn, live | set(made), "sync", added=documents)
     kb._refresh_files()
 
 

@@ -15,11 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ctx_vector.catalog import pack_embedded, prune, unpack_embedded
+from ctx_vector.catalog import pack_embedded, unpack_embedded
 from ctx_vector.encoders import CachedEncoder
 from ctx_vector.errors import InputError, ModelMismatchError, SchemaError, StoreError
 from ctx_vector.experiments import read_dataset
 from ctx_vector.knowledge import KnowledgeBase
+from ctx_vector.lives import prune
 from tests.knowledge_help import CORPUS, PAGES, SHARED, CountingEncoder, OtherEncoder, age, traces, write_pages
 
 BILINGUAL = Path(__file__).parents[1] / "data" / "datasets" / "bilingual_knowledge"

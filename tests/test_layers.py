@@ -38,7 +38,7 @@ LAYERS = {
         audit_tables audit_purge
         tools retrieval trim summary source_loaders source_files
         knowledge passages sync staging sync_report upkeep views index_files dense hybrid keyword_rows hits filters
-        catalog transcripts likeness
+        catalog lives transcripts likeness
         memory memory_words memory_edit memory_hits memory_search memory_rows memory_same memory_upkeep memory_view
         dialogue""",
     "leaves": """
