@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from store_help import opened
 
 from ctx_vector import catalog, lives
 from ctx_vector.calibration import Calibration, load_calibration
@@ -143,9 +144,9 @@ def test_no_sieve_where_a_language_has_a_graph_or_a_number_is_not_finite(calibra
 
 def fill(kb, calibration, rng, documents, *, copies=False, first=0):
     """Write documents of 10 passages with vectors that nobody encoded; with `copies`, many are equal."""
-    cache = EncodingCache(kb._store, kb.encoder)
+    cache = EncodingCache(opened(kb), kb.encoder)
     made = []
-    with kb._store.write() as conn:
+    with opened(kb).write() as conn:
         model = cache.model(conn)
         for number in range(first, first + documents):
             language = ("en", "zh", "en", "other")[number % 4]
@@ -177,7 +178,7 @@ def fill(kb, calibration, rng, documents, *, copies=False, first=0):
 
 def passages(kb):
     """Everything that is live, from the export: (id, source, time, language) of each passage, and the vectors."""
-    with kb._store.read() as conn:
+    with opened(kb).read() as conn:
         languages = dict(conn.execute("SELECT id, language FROM chunks"))
     rows, vectors, document = [], [], {}
     for item in kb.export(vectors=True):
@@ -194,7 +195,7 @@ def passages(kb):
 def oracle(kb, live, query, vector, limit, min_score, filter=None, now=None):
     """What `search` promises: every passage scored, equal scores newer first, then by id."""
     rows, vectors = live
-    with kb._store.read() as conn:
+    with opened(kb).read() as conn:
         allowed = allowed_rows(conn, kb._current(conn), filter, now)
     passed = None if allowed is None else set(allowed.tolist())
     scores = kb.calibration.relevance_by_language(query, vector, [row[3] for row in rows], vectors)

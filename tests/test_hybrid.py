@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
+from store_help import opened
 
 from ctx_vector import ContextBuilder, ContextConfig, RAGTool
 from ctx_vector.calibration import load_calibration
@@ -28,7 +29,7 @@ def chunks(kb):
     from ctx_vector import catalog
     from ctx_vector.encoding_cache import unpack_vector
 
-    with kb._store.read() as conn:
+    with opened(kb).read() as conn:
         rows = conn.execute(
             "SELECT c.id, c.language, c.text, c.embedded, e.vector FROM chunks c "
             "JOIN encodings e ON e.id = c.encoding_id JOIN lives l ON l.document_id = c.document_id "
@@ -100,7 +101,7 @@ def test_against_scoring_every_passage(pages, query, strategy):
 
 def test_shares_against_a_count_by_hand(pages):
     query = "Baking bread and the degrees of a pot"
-    with pages._store.read() as conn:
+    with opened(pages).read() as conn:
         view = pages._current(conn)
         words = pages._words_of(conn, view)
     common = {term: keyword_facts().common.get(stem_key(term), 0.0) for term in terms(query)}
@@ -222,7 +223,7 @@ def test_a_purge_leaves_no_terms(tmp_path, encoder):
         kb.purge("secret.txt")
         assert kb.search(secret, strategy="bm25") == []
         assert traces(tmp_path, key) == [] and traces(tmp_path, secret) == []
-        with kb._store.read() as conn:
+        with opened(kb).read() as conn:
             assert conn.execute("SELECT count(*) FROM keywords").fetchone()[0] == 1
 
 
@@ -260,7 +261,7 @@ def test_an_older_store_gets_its_words(tmp_path, encoder):
 
 
 def rows_of(kb):
-    with kb._store.read() as conn:
+    with opened(kb).read() as conn:
         return [conn.execute("SELECT document_id, terms FROM keywords ORDER BY 1").fetchall()]
 
 
@@ -269,7 +270,7 @@ def test_damaged_rows_are_read_from_the_texts_and_mended(tmp_path, encoder, capl
     with KnowledgeBase(tmp_path, encoder) as kb:
         kb.add_texts({"text": text, "source": text} for text in ("A red volcano.", "Green tea.", "A red kettle."))
         before, rows = results(kb), rows_of(kb)
-        with kb._store.write() as conn:
+        with opened(kb).write() as conn:
             if damage is None:
                 conn.execute("DELETE FROM keywords WHERE document_id = 2")
             else:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from store_help import opened
 
 from ctx_vector.catalog import pack_embedded, unpack_embedded
 from ctx_vector.encoders import CachedEncoder
@@ -195,7 +196,7 @@ def test_an_active_old_version_outlives_its_age(tmp_path, counting):
         kb.add_text("three", "c")
         kb.rollback(2)
     with KnowledgeBase(tmp_path / "kb", counting, keep_versions=1) as kb:
-        with kb._store.write() as conn:
+        with opened(kb).write() as conn:
             prune(conn, 1)
         assert [(version.number, version.active) for version in kb.versions()] == [(2, True), (3, False)]
         assert documents(kb) == ["a", "b"]
@@ -904,7 +905,7 @@ def test_a_full_disk_under_an_index_file_costs_only_the_file(tmp_path, docs, enc
 
 def test_verify_finds_a_vector_that_is_none_and_a_text_that_was_changed(kb, docs):
     kb.sync(docs)
-    with kb._store.write() as conn:
+    with opened(kb).write() as conn:
         conn.execute("UPDATE encodings SET vector = zeroblob(1536), checksum = 0 WHERE id = 1")
         conn.execute("UPDATE encodings SET vector = x'00' WHERE id = 2")
         (vector,) = conn.execute("SELECT vector FROM encodings WHERE id = 4").fetchone()
@@ -928,7 +929,7 @@ def test_packed_texts_come_back(text, context, cut):
 
 def test_the_disk_filling_up_loses_nothing(kb, docs):
     kb.add_text("kept", "kept")
-    with kb._store.write() as conn:
+    with opened(kb).write() as conn:
         pages = conn.execute("PRAGMA page_count").fetchone()[0]
     connect = kb._store._connect
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from store_help import opened
 
 from ctx_vector.errors import InputError, ModelMismatchError, StoreError
 from ctx_vector.memory import Memory
@@ -348,7 +349,7 @@ def test_two_users_and_a_model_of_each(tmp_path_factory, steps):
     for name, memory in users.items():
         assert {row.id: (row.content, row.type, row.importance) for row in memory.all(now=NOW)} == models[name]
         assert {int(hit.id) for hit in memory.search("tea", 100, now=NOW)} == set(models[name])
-    with users["ada"]._store.read() as conn:
+    with opened(users["ada"]).read() as conn:
         unused = (
             "SELECT count(*) FROM encodings e WHERE NOT EXISTS (SELECT 1 FROM memories WHERE e.id IN (alone, around))"
         )
@@ -562,7 +563,7 @@ def test_what_is_removed_leaves_no_trace(tmp_path, encoder):
             assert traces(folder / name, vector) == []
             assert not any(SECRET in text for text in counting.encoded)
             assert [(hit.content, hit.score, hit.cosine) for hit in memory.search("gardens", now=NOW)] == expected
-            with memory._store.read() as conn:
+            with opened(memory).read() as conn:
                 assert conn.execute("SELECT count(*) FROM encodings").fetchone()[0] == 18
             assert memory.verify() == []
     with Memory(folder / "clear", SECRET, encoder) as memory, Memory(folder / "clear", "bob", encoder) as bob:
@@ -571,7 +572,7 @@ def test_what_is_removed_leaves_no_trace(tmp_path, encoder):
         memory.clear_all()
         assert traces(folder / "clear", SECRET) == []
         assert contents(bob) == ["Bob likes gardens"]
-        with bob._store.read() as conn:
+        with opened(bob).read() as conn:
             assert conn.execute("SELECT count(*) FROM encodings").fetchone()[0] == 1
 
 
@@ -579,7 +580,7 @@ def test_vectors_that_a_killed_process_left_go_with_the_next_removal(tmp_path):
     fast = FastEncoder()
     with Memory(tmp_path, "ada", fast) as memory:
         id_ = memory.add("The tea is green")
-        with memory._store.write() as conn:
+        with opened(memory).write() as conn:
             conn.execute(
                 "INSERT INTO encodings (model_id, hash, vector, checksum, created) "
                 "SELECT model_id, x'00', vector, checksum, 0 FROM encodings"
@@ -589,7 +590,7 @@ def test_vectors_that_a_killed_process_left_go_with_the_next_removal(tmp_path):
                 "SELECT model_id, x'01', vector, checksum, created FROM encodings WHERE created > 0"
             )
         memory.remove(id_)
-        with memory._store.read() as conn:  # the one of this hour may be another process's next memory
+        with opened(memory).read() as conn:  # the one of this hour may be another process's next memory
             assert [row[0] for row in conn.execute("SELECT hash FROM encodings")] == [b"\x01"]
 
 
@@ -710,7 +711,7 @@ def test_another_encoder_is_refused_with_a_way_out_and_can_take_over(tmp_path, e
     assert [(hit.content, hit.score) for hit in new.search("tea", now=NOW)] == [
         (hit.content, hit.score) for hit in fresh.search("tea", now=NOW)
     ]
-    with new._store.read() as conn:
+    with opened(new).read() as conn:
         assert conn.execute("SELECT count(*) FROM models").fetchone()[0] == 1
         assert conn.execute("SELECT count(*) FROM encodings").fetchone()[0] == 13
     assert new.verify() == []

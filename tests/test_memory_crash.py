@@ -8,6 +8,7 @@ import textwrap
 import time
 
 import pytest
+from store_help import opened
 
 from ctx_vector.memory import Memory
 
@@ -91,7 +92,7 @@ def check_vectors(memory):
     from ctx_vector.dialogue import alone_text, around_text
     from ctx_vector.encoding_cache import text_hash
 
-    with memory._store.read() as conn:
+    with opened(memory).read() as conn:
         hashes = dict(conn.execute("SELECT id, hash FROM encodings").fetchall())
     rows = memory.all()
     talk = [row for row in rows if row.session]
@@ -169,7 +170,7 @@ def test_many_are_added_as_a_whole_or_not_at_all_and_nothing_is_encoded_twice(tm
     counting = CountingEncoder(encoder)
     with Memory(tmp_path, "ada", counting) as memory:
         assert len(memory.all()) == (100 if finished else 0)
-        with memory._store.read() as conn:
+        with opened(memory).read() as conn:
             kept = conn.execute("SELECT count(*) FROM encodings").fetchone()[0]
         items = [
             {"content": f"Turn {n} is about the number {n * n}", "session": "s", "timestamp": 0} for n in range(100)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from store_help import opened
 
 from ctx_vector import memory_edit
 from ctx_vector.dialogue import alone_text, around_text
@@ -36,7 +37,7 @@ def turn(n, session="s"):
 def check(memory):
     """Every memory has the vectors of exactly its two texts, and no other vector is there."""
     rows = memory.all(now=NOW)
-    with memory._store.read() as conn:
+    with opened(memory).read() as conn:
         hashes = dict(conn.execute("SELECT id, hash FROM encodings").fetchall())
         wanted = set()
         for row in rows:

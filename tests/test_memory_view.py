@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
+from store_help import opened
 
 from ctx_vector.calibration import load_calibration
 from ctx_vector.memory import Memory
@@ -38,7 +39,7 @@ def brute_force(memory, query):
 
     calibration, asked = load_calibration(memory.encoder), language_of(query)
     vector = memory.encoder.encode_queries([query])[0].astype(np.float64)
-    with memory._store.read() as conn:
+    with opened(memory).read() as conn:
         vectors = {
             id_: np.frombuffer(blob, "<f4").astype(np.float64)
             for id_, blob in conn.execute("SELECT id, vector FROM encodings")
@@ -129,7 +130,7 @@ def test_a_view_depends_on_the_rows_and_not_on_the_way_they_came(tmp_path):
                 memory.forget("capacity_based", len(ids) - 1, now=NOW)
         if rng.random() < 0.6:  # sometimes several changes lie between two views
             memory.search("tea", now=NOW)
-            with memory._store.read() as conn:
+            with opened(memory).read() as conn:
                 fresh = load_view(conn, "ada", calibration, None, memory._view.model)
             assert fresh.generation == memory._view.generation
             same_bits(memory._view, fresh, vector)
@@ -167,7 +168,7 @@ def test_who_missed_more_removals_than_are_kept_reads_all_anew(tmp_path, monkeyp
             other.remove(id_)
             if number in (1, 4, 8):
                 assert {hit.id for hit in memory.search("note", 50)} == set(ids[number:])
-        with memory._store.read() as conn:
+        with opened(memory).read() as conn:
             assert conn.execute("SELECT count(*) FROM gone").fetchone()[0] <= 3
 
 

@@ -4,6 +4,7 @@ import random
 
 import numpy as np
 import pytest
+from store_help import opened
 
 from ctx_vector import ContextBuilder, ContextConfig, MemoryTool
 from ctx_vector.dialogue import alone_text
@@ -44,7 +45,7 @@ def shares_by_hand(memory, query):
 
 def shares_of(memory, query):
     """The same as the memory has them."""
-    with memory._store.read() as conn:
+    with opened(memory).read() as conn:
         view = memory._current(conn)
         words = memory._words_of(conn, view)
     found = {}
@@ -78,7 +79,7 @@ def test_words_follow_every_change_and_do_not_depend_on_the_way(tmp_path):
             if draw.random() < 0.5:
                 assert shares_of(memory, "green 茶 kettle") == pytest.approx(shares_by_hand(memory, "green 茶 kettle"))
         followed = shares_of(memory, "green tea 水壶")
-        with memory._store.read() as conn:
+        with opened(memory).read() as conn:
             view = memory._current(conn)
             fresh = load_words(conn, "ada", view.generation, view.facts.ids, None)
         for code in set(view.facts.languages.tolist()):
@@ -156,7 +157,7 @@ def test_a_few_are_the_best_of_all(tmp_path, strategy):
 def test_the_hybrid_is_the_calibrated_sum(talk):
     query = "Where does she like to swim in 40871?"
     shares = shares_of(talk, query)
-    with talk._store.read() as conn:
+    with opened(talk).read() as conn:
         view = talk._current(conn)
     hits = talk.search(query, 50, strategy="hybrid", now=NOW)
     assert len(hits) == 6
