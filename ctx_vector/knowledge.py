@@ -57,7 +57,7 @@ log = logging.getLogger("ctx_vector.knowledge")
 class KnowledgeBase:
     """The documents in the folder `path`, which is made when absent (unless ``create=False``).
 
-    `encoder` (default: `load_encoder()`, opened when first needed) has to be the one the vectors were made with; see
+    `encoder` (or a name for `load_encoder`; opened when first needed) has to be the one the vectors were made with; see
     `reencode`. `keep_versions` versions, and the active one, can be rolled back to. `chunk_tokens` is the size passages
     are filled up to (model tokens, 32 to 480; 224 at first); the folder remembers it, and a change shows at the next
     sync. A language with `file_rows` passages or more has its index in a file, from `graph_rows` on as an HNSW graph.
@@ -69,7 +69,7 @@ class KnowledgeBase:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        encoder: Encoder | None = None,
+        encoder: Encoder | str | os.PathLike[str] | None = None,
         *,
         keep_versions: int = 10,
         create: bool = True,

@@ -69,7 +69,7 @@ class Memory:
         self,
         path: str | os.PathLike[str],
         user_id: str = "default",
-        encoder: Encoder | None = None,
+        encoder: Encoder | str | os.PathLike[str] | None = None,
         *,
         working_capacity: int = 200,
         working_days: float = 7.0,

@@ -7,36 +7,45 @@ KnowledgeBase, Memory ── SearchModel ─┬─ encoder         the one given
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from ctx_vector.errors import ConfigError
 from ctx_vector.rerank import DEPTH, SecondPass, SecondPasses
 
 if TYPE_CHECKING:
     from ctx_vector.calibration import Calibration
     from ctx_vector.stages import Encoder
 
+_PARTS: Final = ("name", "fingerprint", "dim", "max_tokens", "encode_queries", "encode_documents", "count_tokens")
+
 
 class SearchModel:
     """An encoder and what goes with it. Safe to use from several threads.
 
-    `encoder` None is the default one. `calibration` stands in for the one of the encoder, until that is replaced.
+    `encoder` is an encoder, a name or path for `load_encoder`, or None for the default one; it is opened at the first
+    use. `calibration` stands in for the one of the encoder, until that is replaced. Raises ConfigError for what is no
+    encoder.
     """
 
-    def __init__(self, encoder: Encoder | None = None, calibration: Calibration | None = None) -> None:
+    def __init__(
+        self, encoder: Encoder | str | os.PathLike[str] | None = None, calibration: Calibration | None = None
+    ) -> None:
         self._lock = threading.RLock()  # measuring a calibration opens the encoder
-        self._encoder = encoder
+        self._wanted = check_encoder(encoder)
+        self._encoder = None if isinstance(encoder, (str, os.PathLike)) else encoder
         self._calibration = calibration
         self._passes = SecondPasses(lambda: self.encoder)
 
     @property
     def encoder(self) -> Encoder:
-        """The encoder; the default one is opened at the first use."""
+        """The encoder; the one of a name, or the default one, is opened at the first use."""
         with self._lock:
             if self._encoder is None:
-                self._encoder = as_encoder(None)
+                self._encoder = as_encoder(self._wanted)
             return self._encoder
 
     def calibration(self) -> Calibration:
@@ -70,10 +79,31 @@ class SearchModel:
             self._passes = SecondPasses(lambda: self.encoder)
 
 
+def check_encoder(given: Any) -> Any:
+    """Return what is an encoder, a name or path of one, or None. Raises ConfigError for anything else.
+
+    No property is asked for its value, as a lazy encoder would load its model for it.
+    """
+    if given is None or isinstance(given, (str, os.PathLike)) or hasattr(type(given), "__getattr__"):
+        return given
+    absent = object()
+    lacks = [name for name in _PARTS if inspect.getattr_static(given, name, absent) is absent]
+    if lacks:
+        raise ConfigError(
+            [
+                f"encoder: expected an object with {', '.join(_PARTS)}, or a name for load_encoder, got one without "
+                f"{', '.join(lacks)}: {given!r:.80}"
+            ]
+        )
+    return given
+
+
 def as_encoder(given: Encoder | str | os.PathLike[str] | None) -> Encoder:
     """Return an encoder as it is, or open the one of a name or path; None is the default one (`load_encoder`)."""
     if given is not None and not isinstance(given, (str, os.PathLike)):
         return given
     from ctx_vector.encoders import load_encoder
 
-    return load_encoder(given if given is None or isinstance(given, str) else Path(given))
+    if given is None:
+        return load_encoder()
+    return load_encoder(given if isinstance(given, str) else Path(given))

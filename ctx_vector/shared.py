@@ -6,6 +6,7 @@ with_config ────┘          summaries of conversations by session; the 
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from ctx_vector.allocation import Layers
 from ctx_vector.live_sources import LiveSources
 from ctx_vector.rerank import SecondPass, SecondPasses
 from ctx_vector.scoring import make_scorer
+from ctx_vector.search_model import as_encoder, check_encoder
 from ctx_vector.stages import TokenCounter
 from ctx_vector.summary import Summaries
 from ctx_vector.tokens import TokenCounter as ExactCounter
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 class Shared:
     """What several builders use in common. Safe to use from several threads."""
 
-    def __init__(self, encoder: Encoder | None, knowledge: Any = None) -> None:
-        self._encoder = encoder
+    def __init__(self, encoder: Encoder | str | os.PathLike[str] | None, knowledge: Any = None) -> None:
+        self._wanted = check_encoder(encoder)
+        self._encoder = None if isinstance(encoder, (str, os.PathLike)) else encoder
         self._knowledge = knowledge
         self._lock = threading.RLock()  # a scorer is made with the encoder
         self._scorers: dict[str, Scorer] = {}
@@ -40,13 +43,13 @@ class Shared:
 
     def encoder(self) -> Encoder:
         """Return the encoder with its cache; loads it at the first call."""
-        from ctx_vector.encoders import CachedEncoder, load_encoder
+        from ctx_vector.encoders import CachedEncoder
 
         with self._lock:
             if not isinstance(self._encoder, CachedEncoder):
                 # the index's own encoder, when there is one: the model is loaded once, a query encoded once
-                own = self._encoder or getattr(self._knowledge, "encoder", None) or load_encoder()
-                self._encoder = CachedEncoder(own)
+                own = self._encoder or self._wanted or getattr(self._knowledge, "encoder", None)
+                self._encoder = CachedEncoder(as_encoder(own))
             return self._encoder
 
     def calibration(self, measure: bool) -> Calibration | None:

@@ -93,7 +93,7 @@ class MemoryTool(_Tool):
         self,
         user_id: str = "default",
         path: str | os.PathLike[str] | None = None,
-        encoder: Encoder | None = None,
+        encoder: Encoder | str | os.PathLike[str] | None = None,
         *,
         memory: Memory | None = None,
     ) -> None:
@@ -226,7 +226,7 @@ class RAGTool(_Tool):
     def __init__(
         self,
         knowledge_base_path: str | os.PathLike[str] = "./kb",
-        encoder: Encoder | None = None,
+        encoder: Encoder | str | os.PathLike[str] | None = None,
         *,
         knowledge: KnowledgeBase | None = None,
     ) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ctx_vector import ContextBuilder, KnowledgeBase, Memory, MemoryTool, RAGTool
 from ctx_vector.encoders import CachedEncoder, OnnxEncoder, SentenceTransformerEncoder, load_encoder
-from ctx_vector.errors import InputError, ModelError
+from ctx_vector.errors import ConfigError, InputError, ModelError
 from ctx_vector.model_store import model_dir
 from ctx_vector.stages import Encoder
 
@@ -442,3 +443,53 @@ def test_the_runtime_keeps_and_sends_no_telemetry(encoder, tmp_path):
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert [path.name for path in tmp_path.rglob("*")] == []
+
+
+# -- what is given as an encoder --------------------------------------------------------------------------------------
+
+TAKERS = {
+    "builder": lambda folder, encoder: ContextBuilder(encoder=encoder),
+    "knowledge": lambda folder, encoder: KnowledgeBase(folder, encoder),
+    "memory": lambda folder, encoder: Memory(folder, encoder=encoder),
+    "rag-tool": lambda folder, encoder: RAGTool(folder, encoder),
+    "memory-tool": lambda folder, encoder: MemoryTool("ada", folder, encoder),
+}
+
+
+@pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS)
+def test_what_is_no_encoder_is_refused_at_once(take, tmp_path):
+    class Half:
+        name, fingerprint, dim, max_tokens = "half", "half:1", 3, 10
+
+        def encode_queries(self, texts):
+            return np.ones((len(texts), 3), np.float32)
+
+    with pytest.raises(ConfigError, match=r"encoder: .*without encode_documents, count_tokens: "):
+        take(tmp_path, Half())
+    with pytest.raises(ConfigError, match=r"or a name for load_encoder, got .*: 7"):
+        take(tmp_path, 7)
+
+
+@pytest.mark.parametrize("take", TAKERS.values(), ids=TAKERS)
+def test_a_name_is_opened_when_it_is_needed(take, tmp_path):
+    taker = take(tmp_path, "no-such-model")
+    with pytest.raises(ModelError, match="unknown model 'no-such-model'; choose from: multilingual-e5-small"):
+        use(taker)
+    use(take(tmp_path / "other", E5))
+
+
+def use(taker):
+    if isinstance(taker, ContextBuilder):
+        return taker.assemble("where is the pump", documents=["The spare pump stands in the north shed."])
+    if isinstance(taker, (KnowledgeBase, RAGTool)):
+        return getattr(taker, "knowledge", taker).add_text("The spare pump stands in the north shed.", source="pump")
+    return getattr(taker, "memory", taker).add("The spare pump stands in the north shed.")
+
+
+def test_a_lazy_encoder_is_not_loaded_to_be_checked(tmp_path):
+    class Lazy:
+        name = max_tokens = property(lambda self: 1 / 0)
+        fingerprint = dim = encode_queries = encode_documents = count_tokens = property(lambda self: 1 / 0)
+
+    for take in TAKERS.values():
+        take(tmp_path, Lazy())
