@@ -98,7 +98,7 @@ def main() -> None:
         variety = Variety(config, lambda _: calibration, lambda _: [], {})
         rows = variety.ordered(rank(items, template, NOW, Judge(QUERY, _not_needed, lambda: encoder)))
         shortener = Shortener(counter, QUERY)
-        return fill(rows, History("window", None, [], []), template, config, shortener, variety=variety)
+        return fill(rows, History("window", None, [], []), template, shortener, variety=variety)
 
     result: dict[str, object] = {"what": "selecting candidates with ready vectors, MMR on", "hardware": hardware()}
     for size, alike in itertools.product(options.sizes, (0.0, 0.88)):

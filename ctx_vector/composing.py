@@ -71,7 +71,7 @@ def compose(
     trace.note_scores(ranked)
     mark = timed("rank", mark)
     layers = Layers.from_dict(trace.given["layers"]) if "layers" in trace.given else None
-    filled = fill(ranked, history, template, config, _shortener(trace, means), layers, variety)
+    filled = fill(ranked, history, template, _shortener(trace, means), layers, variety)
     rendered = filled.prove()
     mark = timed("select", mark)
     meta = _meta(trace, history, template, means)

@@ -84,7 +84,6 @@ def fill(
     ranked: Sequence[Ranked],
     history: History,
     template: Template,
-    config: ContextConfig,
     shortener: Shortener,
     layers: Layers | None = None,
     variety: Variety | None = None,
@@ -94,6 +93,7 @@ def fill(
 
     Raises BudgetError when what is never cut is over the limit.
     """
+    config = template.config
     left_out = {part for part, wanted in config.include.items() if not wanted}
     if left_out:
         for row in ranked:
@@ -103,7 +103,7 @@ def fill(
         layers.bound(ranked)
     kinds = _sorted_out(ranked)
     layout = template.layout(_extras(kinds.rest))
-    filler = Filler(layout, template, config, shortener, variety)
+    filler = Filler(layout, template, shortener, variety)
     system = sorted(kinds.system, key=lambda row: row.place)
     for row in system:
         filler.put_fixed(row)

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Final
 
 from ctx_vector.compress import LEAST_ROOM, LEAST_ROOM_EVIDENCE, Shortener
-from ctx_vector.config import ContextConfig
 from ctx_vector.diversity import Variety
 from ctx_vector.layout import EVIDENCE, Layout, Piece, part_of
 from ctx_vector.ranked import Ranked
@@ -29,19 +28,18 @@ _MOST_LOOKED_AT: Final = 16  # rows that do not fit, of thousands
 
 
 class Filler:
-    """Fills one layout within the limits of one config."""
+    """Fills one layout within the limits of its template's config."""
 
     def __init__(
         self,
         layout: Layout,
         template: Template,
-        config: ContextConfig,
         shortener: Shortener,
         variety: Variety | None = None,
     ) -> None:
         self.layout = layout
         self.template = template
-        self.config = config
+        self.config = config = template.config
         self.shortener = shortener
         self.variety = variety
         self.chosen: list[Ranked] = []
