@@ -49,6 +49,8 @@ _OTHER_NAMES: Final = {
 }
 _OWN_KINDS: Final = (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY)
 _RESULT_KEYS: Final = {"content", "name", "id", "timestamp", "score", "metadata", "version", "tool_call_id"}
+_PLACES: Final = ("source", "file_path", "file_name", "url")
+_PAGES: Final = ("page_label", "page_number")  # as people count; `page` begins at 0 in one loader and at 1 in another
 _NO_LIMIT: Final = 1_000_000
 
 
@@ -125,7 +127,7 @@ def read_inputs(
         own.append(ContextPacket(state_text(given.state), metadata={"type": TYPE_STATE}))
     specs = [
         SourceSpec("custom", None, lambda _: own),
-        SourceSpec("documents", "knowledge", lambda _: list(given.documents or ())),
+        SourceSpec("documents", "knowledge", lambda _: [_cited(item) for item in given.documents or ()]),
     ]
     if given.tools:
         tools = _tools(given)
@@ -221,6 +223,26 @@ def _custom(item: Any) -> ContextPacket:
     if packet.meta.get("section") is not None:
         check_section_name(packet.meta["section"])
     return packet
+
+
+def _cited(item: Any) -> Any:
+    """Return a document of the caller's with what it is cited by: its own `cite`, else where its metadata says it is
+    from, as LangChain (`source`), LlamaIndex and Haystack (`file_path`, `file_name`) name that, and the page.
+    """
+    try:
+        packet = packet_of(item)
+        said = packet.meta if not isinstance(meta := getattr(item, "meta", None), Mapping) else {**meta, **packet.meta}
+        place = next((said[name] for name in _PLACES if isinstance(said.get(name), str) and said[name].strip()), None)
+        page = next(
+            (said[name] for name in _PAGES if isinstance(said.get(name), (str, int)) and said[name] != ""), None
+        )
+    except Exception:  # an item may be any object; whatever is wrong with it is told when it is gathered
+        return item
+    if place is None or packet.meta.get("cite"):
+        return item
+    cite = place if page is None else f"{place}:p{page}"
+    score = packet.relevance if packet.scored else None
+    return ContextPacket(packet.content, packet.timestamp, packet.token_count, score, {**packet.meta, "cite": cite})
 
 
 def as_tool(name: str, given: Any) -> Any:

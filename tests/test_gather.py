@@ -453,3 +453,46 @@ def test_a_ready_candidate_keeps_everything_but_its_source_and_place():
             assert getattr(found, name) is own[name], name
         assert (found.source, found.rank) == ("s", 0)
         assert found.message is (own["message"] if kind == "conversation_history" else None)
+
+
+class Loaded:
+    """What a loader of another framework returns; `meta` is Haystack's name."""
+
+    def __init__(self, page_content: str = "", content: str | None = None, **said) -> None:
+        self.__dict__.update({"content": content} if content is not None else {"page_content": page_content})
+        self.__dict__.update(said)
+
+
+CITED = {
+    "langchain": (Loaded("退货期限是三十天。", metadata={"source": "手册/退货.md", "page": 0}), "手册/退货.md"),
+    "langchain-pdf": (
+        Loaded("退货期限是三十天。", metadata={"source": "a.pdf", "page": 2, "page_label": "3"}),
+        "a.pdf:p3",
+    ),
+    "llama-index": ({"text": "apples", "metadata": {"file_path": "/d/a.md", "file_name": "a.md"}}, "/d/a.md"),
+    "haystack": (Loaded(content="apples", meta={"file_path": "a.txt", "page_number": 4}), "a.txt:p4"),
+    "own": ({"content": "apples", "metadata": {"source": "a.md", "cite": "a.md:3-9"}}, "a.md:3-9"),
+    "top-level": ({"content": "apples", "source": "a.md"}, "a.md"),
+    "none": ({"content": "apples", "metadata": {"source": "", "page_label": "3"}}, ""),
+    "odd": ({"content": "apples", "metadata": {"source": 7}}, ""),
+}
+
+
+@pytest.mark.parametrize(("document", "cite"), CITED.values(), ids=CITED)
+def test_documents_are_cited_by_where_they_are_from(document, cite):
+    query = "退货期限" if "退" in str(vars(document) if isinstance(document, Loaded) else document) else "apples"
+    built = build(query, documents=[document], config={"citations": True, "locale": "en"})
+    assert [row["cites"] for row in built.explain()] == [cite]
+    assert f"[Source: {cite}]\n" in built.text if cite else "[Source" not in built.text
+    numbered = build(query, documents=[document], config={"citations": True, "evidence_style": "numbered"})
+    assert not cite or f"1: {cite}]\n" in numbered.text or f"1：{cite}]\n" in numbered.text
+    assert cite == "" or cite not in build(query, documents=[document]).text  # citations are off unless asked for
+
+
+def test_a_document_that_cannot_be_read_is_a_fault_of_its_own_still():
+    class Sour:
+        content = property(lambda self: 1 / 0)
+
+    built = build("apples", documents=[Sour(), 5, {"content": "apples", "score": 0.9, "source": "a.md"}])
+    assert [(item.packet.content, item.relevance) for item in built.kept] == [("apples", 0.9)]
+    assert len(built.warnings) == 2
