@@ -1,7 +1,6 @@
 """Bring a knowledge base up to date with files and texts: encode what is new, then switch versions at once.
 
-1. Walk the paths and compare with the active version: by size and time, then by content hash. Unchanged files are
-   not read further.
+1. Walk the paths and compare with the active version (sync_plan.py).
 2. Load and divide the others, encode the passages that no earlier run has encoded, and write them *staged*.
 3. In one short transaction make the new version: staged revisions live, replaced and vanished ones retire.
 
@@ -17,8 +16,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import catalog, lives
@@ -27,48 +25,18 @@ from ctx_vector.errors import CtxVectorError, InputError
 from ctx_vector.rules import check_path
 from ctx_vector.staging import Loaded, Stager, hash_file
 from ctx_vector.store import Store, file_lock, get_meta, set_meta
+from ctx_vector.sync_plan import Plan, Scope, compare, look
 from ctx_vector.sync_report import Progress, SyncReport, finished
 
 if TYPE_CHECKING:
-    from ctx_vector.file_walk import Found, Walk
+    from ctx_vector.file_walk import Found
     from ctx_vector.stages import Encoder
 
 MAX_BYTES: Final = 20_000_000
-_RACY_NS: Final = 2_000_000_000  # a file written this short before it was read may change again within its time stamp
 _SECONDS_PER_TEXT: Final = 0.04  # until a run has measured it
 _WINDOW_DOCUMENTS: Final = 500
 
 log = logging.getLogger("ctx_vector.knowledge")
-
-
-@dataclass(slots=True)
-class _Plan:
-    """What has to be done, decided against one generation of the knowledge base."""
-
-    generation: int
-    live: dict[str, catalog.Revision]
-    fresh: list[tuple[Found, int]] = field(default_factory=list)  # with the time of reading, in ns
-    unchanged: list[str] = field(default_factory=list)
-    restat: list[tuple[int, Found, int]] = field(default_factory=list)  # revision, file, time of reading
-    removed: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)
-    garbled: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Scope:
-    """The files of a run, the absolute paths whose vanished files are to go, and what could not be looked at."""
-
-    walk: Walk
-    paths: list[str]
-    failed: dict[str, str]
-
-    def lost(self, revision: catalog.Revision, kept: list[str]) -> bool:
-        """Return whether a document that the walk did not find is known to be gone."""
-        path = revision.path
-        return (
-            path is not None and any(_inside(path, p) for p in self.paths) and not any(_inside(path, p) for p in kept)
-        )
 
 
 class Indexer:
@@ -106,9 +74,9 @@ class Indexer:
         with sync_lock(self._store):
             with self._store.read() as conn:
                 check_model(conn, self._store, self._encoder)
-            scope = self._walk(given, max_bytes)
+            scope = look(self._store, given, max_bytes)
             while True:
-                plan = self._plan(scope)
+                plan = compare(self._store, scope, self._stager.recipe)
                 if dry_run:
                     return self._estimate(plan, scope, max_bytes)
                 ready = self._prepare(plan, max_bytes)
@@ -117,61 +85,9 @@ class Indexer:
                     return finished(report, began, self._cache)
                 log.info("the knowledge base was changed by another process meanwhile; comparing again")
 
-    # -- comparing ----------------------------------------------------------------------------------------------
-
-    def _walk(self, given: list[str | os.PathLike[str]], max_bytes: int) -> _Scope:
-        from ctx_vector.file_walk import walk
-
-        failed: dict[str, str] = {}
-        there = []
-        for path in given:
-            try:
-                os.stat(path)
-                there.append(path)
-            except (OSError, ValueError) as error:
-                failed[os.fspath(path)] = f"cannot be read: {getattr(error, 'strerror', None) or error}"
-        with self._store.read() as conn:
-            known = catalog.known_roots(conn)
-        # the prefix of a folder that is gone is free again: the folder given now may be the same one, moved
-        gone = {path: prefix for path, prefix in known.items() if not os.path.isdir(path)}
-        roots = {Path(path): prefix for path, prefix in known.items() if path not in gone}
-        walked = walk(there, max_bytes=max_bytes, roots=roots, exclude=[self._store.path.parent])
-        taken = set(walked.roots.values())
-        paths = [os.path.realpath(path) for path in there]
-        paths += [path for path, prefix in gone.items() if prefix in taken]
-        return _Scope(walked, paths, failed)
-
-    def _plan(self, scope: _Scope) -> _Plan:
-        with self._store.read() as conn:
-            version = lives.active_version(conn)
-            plan = _Plan(int(get_meta(conn, "generation", 0)), lives.live_revisions(conn, version))
-        plan.failed.update(scope.failed)
-        for found in scope.walk.found:
-            seen = time.time_ns()
-            revision = plan.live.get(found.source)
-            try:
-                if revision is None or revision.recipe != self._stager.recipe:
-                    plan.fresh.append((found, seen))
-                elif _same_stat(revision, found):
-                    plan.unchanged.append(found.source)
-                elif hash_file(found.path) == revision.hash:
-                    plan.unchanged.append(found.source)
-                    plan.restat.append((revision.id, found, seen))
-                else:
-                    plan.fresh.append((found, seen))
-            except OSError as error:
-                plan.failed[found.source] = f"cannot be read: {error.strerror or error}"
-        sources = {found.source for found in scope.walk.found}
-        # a folder or file that cannot be looked into is not gone, and what was known of it stays
-        kept = [os.fspath(skipped.path) for skipped in scope.walk.skipped if skipped.wanted]
-        plan.removed = [
-            source for source, revision in plan.live.items() if source not in sources and scope.lost(revision, kept)
-        ]
-        return plan
-
     # -- preparing ----------------------------------------------------------------------------------------------
 
-    def _prepare(self, plan: _Plan, max_bytes: int) -> dict[str, int]:
+    def _prepare(self, plan: Plan, max_bytes: int) -> dict[str, int]:
         """Write staged revisions of all changed files; return their row ids by source.
 
         While one window of documents is being encoded, the next one is loaded.
@@ -232,7 +148,7 @@ class Indexer:
             except OSError:
                 return None  # the loader will say it better
 
-    def _load(self, found: Found, seen: int, max_bytes: int, plan: _Plan) -> Loaded | None:
+    def _load(self, found: Found, seen: int, max_bytes: int, plan: Plan) -> Loaded | None:
         try:
             loaded = self._stager.load_file(found, seen, max_bytes)
         except CtxVectorError as error:
@@ -252,7 +168,7 @@ class Indexer:
 
     # -- switching ----------------------------------------------------------------------------------------------
 
-    def _commit(self, plan: _Plan, ready: dict[str, int], scope: _Scope) -> SyncReport | None:
+    def _commit(self, plan: Plan, ready: dict[str, int], scope: Scope) -> SyncReport | None:
         """Switch to the new version; None when the plan was made for a state that is no more."""
         report = _report(plan, ready, scope)
         with self._store.write() as conn:
@@ -274,7 +190,7 @@ class Indexer:
             version = lives.active_version(conn)
             return replace(report, version=version, chunks=lives.counts(conn, version)[1])
 
-    def _estimate(self, plan: _Plan, scope: _Scope, max_bytes: int) -> SyncReport:
+    def _estimate(self, plan: Plan, scope: Scope, max_bytes: int) -> SyncReport:
         """Load and divide what changed, but encode and write nothing."""
         waiting: set[bytes] = set()
         passages: dict[str, int] = {}
@@ -354,7 +270,7 @@ def sync_lock(store: Store) -> AbstractContextManager[None]:
     return file_lock(store, store.path.with_name("sync.lock"), -1, "indexing into")
 
 
-def _report(plan: _Plan, done: Iterable[str], scope: _Scope) -> SyncReport:
+def _report(plan: Plan, done: Iterable[str], scope: Scope) -> SyncReport:
     return SyncReport(
         version=0,
         added=tuple(sorted(source for source in done if source not in plan.live)),
@@ -365,18 +281,3 @@ def _report(plan: _Plan, done: Iterable[str], scope: _Scope) -> SyncReport:
         garbled=tuple(sorted(plan.garbled)),
         skipped={os.fspath(skipped.path): skipped.reason for skipped in scope.walk.skipped},
     )
-
-
-def _same_stat(revision: catalog.Revision, found: Found) -> bool:
-    """Return whether size and time prove that a file is as it was read."""
-    return (
-        revision.size == found.size
-        and revision.mtime_ns == found.mtime_ns
-        and revision.seen_ns is not None
-        and found.mtime_ns < revision.seen_ns - _RACY_NS
-        and revision.path == os.fspath(found.path)
-    )
-
-
-def _inside(path: str, root: str) -> bool:
-    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)

@@ -37,8 +37,8 @@ LAYERS = {
     "what the stages stand on": """
         audit_tables audit_purge
         tools retrieval trim summary source_loaders source_files
-        knowledge passages sync staging sync_report upkeep views index_files dense hybrid keyword_rows hits filters
-        catalog lives transcripts likeness
+        knowledge passages sync sync_plan sync_report staging upkeep views index_files dense hybrid keyword_rows hits
+        filters catalog lives transcripts likeness
         memory memory_words memory_edit memory_hits memory_search memory_rows memory_same memory_upkeep memory_view
         dialogue""",
     "leaves": """
