@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -120,7 +120,7 @@ def read_inputs(
     query = clean_text(given.user_query)
     moment = as_utc(given.now, "now") or datetime.now(UTC)
     said = listener.read(given.conversation_history or ())
-    own = [_custom(item) for item in given.custom_packets or ()]
+    own = [_custom(item, number) for number, item in enumerate(given.custom_packets or ())]
     if given.system_instructions:
         own.insert(0, ContextPacket(given.system_instructions, metadata={"type": TYPE_SYSTEM, "priority": "high"}))
     if given.state:
@@ -133,10 +133,10 @@ def read_inputs(
         tools = _tools(given)
         specs.append(SourceSpec("tools", TYPE_TOOL, lambda _: tools))
     if given.tool_results:
-        results = _named(given.tool_results, "name", _result)
+        results = _named("tool_results", given.tool_results, "name", _result)
         specs.append(SourceSpec("tool_results", TYPE_RESULT, lambda _: results, layer="tool"))
     if given.agent_outputs:
-        outputs = _named(given.agent_outputs, "agent", lambda value: value)
+        outputs = _named("agent_outputs", given.agent_outputs, "agent", lambda value: value)
         specs.append(SourceSpec("agent_outputs", TYPE_AGENT, lambda _: outputs, layer="agents"))
     specs += retrieval
     roles = {item.message.role for item in said}
@@ -168,7 +168,9 @@ def _check(given: Given) -> None:
         if value is None or (isinstance(value, Mapping) and name in ("tool_results", "agent_outputs")):
             continue
         if isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Sequence):
-            raise InputError(f"{name}: expected a sequence, got {type(value).__name__}; put a single item in a list")
+            single = isinstance(value, (str, bytes, Mapping)) or not isinstance(value, Iterable)
+            todo = "put a single item in a list" if single else "make a list of it"
+            raise InputError(f"{name}: expected a sequence, got {type(value).__name__}; {todo}")
 
 
 def _tools(given: Given) -> list[Candidate]:
@@ -183,13 +185,16 @@ def _tools(given: Given) -> list[Candidate]:
     ]
 
 
-def _named(value: Sequence[Any] | Mapping[str, Any], key: str, text: Callable[[Any], Any]) -> list[Any]:
+def _named(argument: str, value: Sequence[Any] | Mapping[str, Any], key: str, text: Callable[[Any], Any]) -> list[Any]:
     """Return what tools or agents gave, as items; the keys of a mapping are their names."""
     if not isinstance(value, Mapping):
         return [text(item) for item in value]
     items: list[Any] = []
     for name, given in value.items():
-        packet = packet_of(text(given))
+        try:
+            packet = packet_of(text(given))
+        except InputError as error:
+            raise InputError(f"{argument}[{name!r:.60}]: {error}") from error
         score = packet.relevance if packet.scored else None
         items.append(ContextPacket(packet.content, packet.timestamp, None, score, {key: str(name), **packet.meta}))
     return items
@@ -218,10 +223,13 @@ def _how(config: ContextConfig, second: SecondPass | None) -> Retrieval:
     return Retrieval(config.strategy, config.alike_limit, config.mmr_lambda, second)
 
 
-def _custom(item: Any) -> ContextPacket:
-    packet = packet_of(item)
-    if packet.meta.get("section") is not None:
-        check_section_name(packet.meta["section"])
+def _custom(item: Any, number: int) -> ContextPacket:
+    try:
+        packet = packet_of(item)
+        if packet.meta.get("section") is not None:
+            check_section_name(packet.meta["section"])
+    except InputError as error:
+        raise InputError(f"custom_packets[{number}]: {error}") from error
     return packet
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,9 @@ from ctx_vector.values import clean_text
 
 _NAME = re.compile(r"[\w./-]{1,128}")
 _DEEPEST: Final = 64
+# where a tool keeps the JSON Schema of its parameters, the first that is there; LangChain has three, of which
+# `tool_call_schema` leaves out what the model is not to fill in
+_SCHEMAS: Final = ("parameters", "inputSchema", "tool_call_schema", "input_schema", "args_schema", "params_json_schema")
 # how the keys of a schema follow each other; what is not named comes after, by the alphabet
 _ORDER: Final = {
     key: place
@@ -25,6 +29,7 @@ _ORDER: Final = {
         "$defs definitions".split()
     )
 }
+_WITH_OWN_WORDS: Final = ("tool_call_schema", "args_schema")  # the description of the tool once more
 
 
 def read_tools(items: Iterable[Any]) -> tuple[ToolDefinition, ...]:
@@ -35,6 +40,7 @@ def read_tools(items: Iterable[Any]) -> tuple[ToolDefinition, ...]:
     - ``{"type": "function", "function": {"name", "description", "parameters", "strict"}}``, and the bare function;
     - ``{"name", "description", "inputSchema", "annotations"}`` of MCP (`input_schema` is read too), as a mapping or an
       object with these attributes, such as the SDK's Tool;
+    - tools of LangChain, LlamaIndex and Haystack;
     - ToolDefinition.
 
     `category` is read from the top level, the function, or `metadata`, `_meta` or `meta`. A name is 1 to 128 letters
@@ -62,8 +68,16 @@ def _read(item: Any) -> tuple[ToolDefinition, list[str]]:
     """Return a definition and what is wrong with it, each as ".path: sentence"."""
     if isinstance(item, ToolDefinition):
         return item, []
+    if isinstance(item, (str, bytes, type)) or inspect.isroutine(item):
+        what = "a class" if isinstance(item, type) else "a function" if inspect.isroutine(item) else repr(item)[:80]
+        return ToolDefinition(""), [f": expected a definition, with name, description and parameters, got {what}"]
+    if callable(convert := getattr(_get(item, "metadata"), "to_openai_tool", None)):  # LlamaIndex
+        try:
+            item = convert()
+        except Exception as error:  # it checks its own rules, in its own errors
+            return ToolDefinition(""), [f": {error}"]
     inner = _get(item, "function")
-    source = inner if inner is not None else item
+    source = inner if inner is not None and not callable(inner) else item  # Haystack: what runs the tool
     kind = _get(item, "type")
     if isinstance(kind, str) and kind not in ("function", "custom") and inner is None:
         return ToolDefinition(""), [f'.type: expected "function", got {kind!r:.80}']
@@ -110,8 +124,11 @@ def _category(item: Any, source: Any, problems: list[str]) -> str | None:
 
 
 def _parameters(source: Any, problems: list[str]) -> dict[str, Any]:
-    names = ("parameters", "inputSchema", "input_schema")
-    key, given = next(((name, value) for name in names if (value := _get(source, name)) is not None), ("", None))
+    key, given = next(((name, value) for name in _SCHEMAS if (value := _get(source, name)) is not None), ("", None))
+    if callable(as_schema := getattr(given, "model_json_schema", None)):  # a pydantic model, which titles everything
+        given = arranged(as_schema(), lambda node: {k: v for k, v in node.items() if k != "title"})
+    if isinstance(given, Mapping) and key in _WITH_OWN_WORDS:
+        given = {name: value for name, value in given.items() if name != "description"}
     empty: dict[str, Any] = {"type": "object", "properties": {}}
     if not key:
         return empty

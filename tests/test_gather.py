@@ -496,3 +496,19 @@ def test_a_document_that_cannot_be_read_is_a_fault_of_its_own_still():
     built = build("apples", documents=[Sour(), 5, {"content": "apples", "score": 0.9, "source": "a.md"}])
     assert [(item.packet.content, item.relevance) for item in built.kept] == [("apples", 0.9)]
     assert len(built.warnings) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"custom_packets": ["ok", {"contents": "x"}]}, r"custom_packets\[1\]: expected a text, or something with"),
+        ({"custom_packets": [{"content": "x", "metadata": {"section": 5}}]}, r"custom_packets\[0\]: metadata"),
+        ({"agent_outputs": {"研究员": {"found": 1}}}, r"agent_outputs\['研究员'\]: expected a text"),
+        ({"documents": (text for text in "ab")}, r"documents: expected a sequence, got generator; make a list of it"),
+        ({"documents": {"a", "b"}}, r"documents: expected a sequence, got set; make a list of it"),
+        ({"documents": "a"}, r"documents: expected a sequence, got str; put a single item in a list"),
+    ],
+)
+def test_an_error_names_the_argument_and_the_item(arguments, words):
+    with pytest.raises(InputError, match=words):
+        build("q", **arguments)

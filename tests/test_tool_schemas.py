@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Annotated
 
 import pytest
 from hypothesis import given, settings
@@ -635,3 +636,64 @@ def test_a_choice_keeps_its_promises(made, cap):
             assert kept[index] in list(tools[index].levels())
             longer = [measure(step) for step in tools[index].levels() if len(step.text()) > len(kept[index].text())]
             assert all(tokens > measure(kept[index]) + cap - used for tokens in longer)
+
+
+# -- tools of other frameworks ---------------------------------------------------------------------------------------
+
+
+def test_langchain_tools_are_what_langchain_sends():
+    """The oracle is LangChain's own conversion: no titles, and nothing that the model is not to fill in."""
+    tools = pytest.importorskip("langchain_core.tools")
+    convert = pytest.importorskip("langchain_core.utils.function_calling").convert_to_openai_tool
+    pydantic = pytest.importorskip("pydantic")
+
+    class Find(pydantic.BaseModel):
+        """Words of the model, not of the tool."""
+
+        title: str = pydantic.Field(description="标题中的词")
+        days: int = pydantic.Field(default=3, ge=1)
+        kinds: list[str] | None = None
+
+    def find(title: str, days: int = 3, kinds: list[str] | None = None) -> str:
+        return title
+
+    def order(order_id: str, user: Annotated[str, tools.InjectedToolArg]) -> str:
+        """查询订单。"""
+        return order_id + user
+
+    theirs = [
+        tools.StructuredTool.from_function(find, name="find", description="按标题查找", args_schema=Find),
+        tools.tool(order),
+        tools.StructuredTool.from_function(
+            find, name="find2", description="d", args_schema={"type": "object", "properties": {"q": {"type": "string"}}}
+        ),
+    ]
+    for one, tool in zip(read_tools(theirs), theirs, strict=True):
+        sent = convert(tool)["function"]
+        assert (one.name, one.description) == (sent["name"], sent["description"])
+        assert one.parameters == sent["parameters"]
+
+
+def test_llama_index_and_haystack_tools_are_read():
+    llama = pytest.importorskip("llama_index.core.tools")
+    haystack = pytest.importorskip("haystack.tools")
+
+    def add(a: int, b: int) -> int:
+        """Add two numbers."""
+        return a + b
+
+    theirs = llama.FunctionTool.from_defaults(add)
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    other = haystack.Tool(name="加", description="把数字相加", parameters=schema, function=add)
+    first, second = read_tools([theirs, other])
+    sent = theirs.metadata.to_openai_tool()["function"]
+    assert (first.name, first.description, first.parameters) == ("add", sent["description"], sent["parameters"])
+    assert (second.name, second.description, second.parameters) == ("加", "把数字相加", schema)
+
+
+@pytest.mark.parametrize(
+    ("item", "what"), [(len, "a function"), (lambda q: q, "a function"), ("search", "'search'"), (dict, "a class")]
+)
+def test_what_is_no_definition_is_told_so(item, what):
+    with pytest.raises(InputError, match=rf"tools\[1\]: expected a definition, with name, .*, got {what}$"):
+        read_tools([{"name": "ok"}, item])
