@@ -11,6 +11,8 @@ Each is measured as it will stand in the text, marker and escapes included; what
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -38,6 +40,9 @@ _SHARE: Final = 0.25
 _HEADING: Final = 0.15
 #: Sentences of one item that are encoded at most; of more BM25 tells which are near.
 _MOST_ENCODED: Final = 200
+#: Characters of a text that are counted at once, and those of a long token: more could hardly fit.
+_AT_ONCE: Final = 2_000
+_WIDE: Final = 6
 
 
 Short: TypeAlias = tuple[str, str] | None  # a short body and how it was made, or nothing
@@ -154,11 +159,39 @@ class Shortener:
 
     def _fill_first(self, excerpt: Excerpt) -> None:
         """Choose the first units, and as many words of the next one as fit."""
-        for place, unit in enumerate(excerpt.found):
+        for place in range(self._fill_run(excerpt), len(excerpt.found)):
+            unit = excerpt.found[place]
             if (unit.free or place in excerpt.headings) and not excerpt.add(place):
                 if not unit.needs:
                     self._add_part(place, excerpt)
                 break
+
+    def _fill_run(self, excerpt: Excerpt) -> int:
+        """Choose the first units that need no others, and as many words of the next one as fit, all counted at once.
+
+        Return the place where to go on. Nothing is chosen where each unit is to be measured.
+        """
+        if excerpt.exact:
+            return 0
+        run: list[str] = []
+        ends: list[int] = []
+        enough = max(_AT_ONCE, _WIDE * excerpt.left())
+        for place in itertools.takewhile(excerpt.alone, range(len(excerpt.found))):
+            run.append(excerpt.found[place].text)
+            ends.append(len(run[-1]) + (ends[-1] if ends else 0))
+            if ends[-1] > enough:
+                break
+        text = "".join(run)
+        stop = len(self.counter.truncate(text, excerpt.left()))
+        fit = bisect.bisect_right(ends, stop)
+        if fit == len(run):
+            excerpt.put(fit, self.counter.count(text))
+            return fit
+        rest = stop - (ends[fit - 1] if fit else 0)
+        words = whole_words(run[fit], 0, rest) or (0 if fit else rest)
+        excerpt.found[fit] = Unit(run[fit][:words])
+        excerpt.put(fit + bool(words), excerpt.left())
+        return len(excerpt.found)
 
     def _add_part(self, place: int, excerpt: Excerpt) -> None:
         text, left, step = excerpt.found[place].text, excerpt.left(), 1

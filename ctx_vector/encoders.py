@@ -256,10 +256,7 @@ class CachedEncoder:
             self._remember(fresh)
             if self.store is not None:
                 self.store.put_many(fresh)
-        out = np.empty((len(keys), self.dim), np.float32)
-        for i, key in enumerate(keys):
-            out[i] = found[key]
-        return out
+        return np.array([found[key] for key in keys], np.float32).reshape(len(keys), self.dim)
 
     def _remember(self, vectors: Mapping[bytes, NDArray[np.float32]]) -> None:
         # not views, which would keep the whole batch

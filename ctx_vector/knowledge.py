@@ -30,7 +30,7 @@ from ctx_vector.hits import Hit
 from ctx_vector.index_files import FILE_ROWS, GRAPH_ROWS, refresh_files
 from ctx_vector.keyword_rows import KnowledgeWords, load_words
 from ctx_vector.lives import Switch, Version
-from ctx_vector.passages import Ask, Snapshot, search, search_newest
+from ctx_vector.passages import Ask, Snapshot, search
 from ctx_vector.rerank import DEPTH
 from ctx_vector.rules import check_count, check_path, check_share
 from ctx_vector.search_model import SearchModel, as_encoder
@@ -288,29 +288,21 @@ class KnowledgeBase:
         """Do what `search` does for a query whose unit vector (dim,) the caller has already; without `now` nothing has
         expired.
         """
-        with self._looking() as snapshot:
+        with self.snapshot() as snapshot:
             second = self._model.second(rerank)
             return search(snapshot, Ask(query, vector, limit, min_score, filter, strategy, second, now))
 
-    def search_newest(
-        self,
-        query: str,
-        vector: NDArray[np.float32],
-        limit: int = 5,
-        min_score: float = 0.0,
-        filter: Mapping[str, Any] | None = None,
-        *,
-        strategy: str = "cosine",
-        rerank: Any = None,
-        now: datetime | None = None,
-    ) -> list[tuple[Hit, str]]:
-        """Do what `search_vector` does, but documents that have a newer version do not count to `limit`.
-
-        Their passages stand among the others, with a line that says which version is there (else ""); see `superseded`.
-        """
-        with self._looking() as snapshot:
-            second = self._model.second(rerank)
-            return search_newest(snapshot, Ask(query, vector, limit, min_score, filter, strategy, second, now))
+    @contextmanager
+    def snapshot(self) -> Generator[Snapshot]:
+        """Lend what the functions of passages.py search in: the state of now, whatever changes meanwhile."""
+        with self._store.read() as conn:
+            check = self._view is None
+            view = self._current(conn)
+            if check or view.fingerprint != self.encoder.fingerprint:
+                check_model(conn, self._store, self.encoder)
+            if view.calibration is None and len(view.ids):
+                view = self._current(conn, self.calibration)
+            yield Snapshot(conn, view, lambda: self._words_of(conn, view))
 
     def superseded(self) -> dict[str, str]:
         """Return the sources of documents of which a newer version is there, each with a line that says which.
@@ -375,18 +367,6 @@ class KnowledgeBase:
         return verify(self._store, write_files)
 
     # -- upkeep -------------------------------------------------------------------------------------------------
-
-    @contextmanager
-    def _looking(self) -> Generator[Snapshot]:
-        """Lend a snapshot to search in, whose view is made with this object's encoder."""
-        with self._store.read() as conn:
-            check = self._view is None
-            view = self._current(conn)
-            if check or view.fingerprint != self.encoder.fingerprint:
-                check_model(conn, self._store, self.encoder)
-            if view.calibration is None and len(view.ids):
-                view = self._current(conn, self.calibration)
-            yield Snapshot(conn, view, lambda: self._words_of(conn, view))
 
     def _current(self, conn: sqlite3.Connection, calibration: Calibration | None = None) -> View:
         with self._view_lock:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from ctx_vector.stages import TokenCounter
 from ctx_vector.tokens import ending
@@ -93,8 +93,7 @@ class _Section:
     groups: dict[str, _Group] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(NamedTuple):
     """Tokens of the text and of the messages; `shared_*` are what counts against the shared limit.
 
     `apart` is what is sent beside either: tool definitions that go through the API.
@@ -141,8 +140,8 @@ class Layout:
         self.counter = counter
         self.texts = texts
         self.split = style == "split"
-        self._overhead = counter.count_messages([{"role": "system", "content": ""}]) - counter.count_messages([])
         self._base = counter.count_messages([])
+        self._overhead = counter.count_messages([{"role": "system", "content": ""}]) - self._base
         self._rule = counter.count(RULE)
         self._frame = sum(counter.count(texts[name] + "\n") for name in ("intro", "closing")) if numbered else 0
         self._sections: dict[str, _Section] = {}
@@ -191,7 +190,10 @@ class Layout:
         extra = self._extras.get(text)
         if extra is None:
             end = ending(text)
-            extra = self._extras[text] = self.counter.count(end + "\n") - self.counter.count(end)
+            extra = self._extras.get(end)  # few ends are all that most texts have
+            if extra is None:
+                extra = self._extras[end] = self.counter.count(end + "\n") - self.counter.count(end)
+            self._extras[text] = extra
         return extra
 
     def _label(self, number: int, piece: Piece) -> str:
@@ -256,6 +258,7 @@ class Layout:
     def _cost(self, section: _Section) -> tuple[int, int, int, int]:
         """Return (text, messages, text headers, message headers) tokens of one section."""
         final = section.name == OUTPUT
+        said = [group for group in section.groups.values() if group.chat and group.pieces]
         body, last = self._body(section, chat=True)
         text = headers = 0
         if last or section.always:
@@ -263,14 +266,13 @@ class Layout:
             text = headers + body + (0 if final else self._end_extra(last or section.header))
         messages = message_headers = 0
         if section.name != TASK:
-            body, last = self._body(section, chat=False)
+            if said:
+                body, last = self._body(section, chat=False)
             if last or section.always:
                 message_headers = section.header_tokens + (self._overhead if self.split else 0)
                 messages = message_headers + body
                 messages += 0 if final or self.split else self._end_extra(last or section.header)
-        for group in section.groups.values():
-            if group.chat:
-                messages += group.message_tokens
+        messages += sum([group.message_tokens for group in said])
         optional = 0 if section.always else 1
         return text, messages, headers * optional, message_headers * optional
 

@@ -75,7 +75,7 @@ def search_newest(on: Snapshot, ask: Ask) -> list[tuple[Hit, str]]:
     """
     old, wanted = on.view.superseded(on.conn), ask.limit
     while True:
-        hits = search(on, replace(ask, limit=wanted))
+        hits = search(on, ask if wanted == ask.limit else replace(ask, limit=wanted))
         missing = ask.limit - sum(hit.source not in old for hit in hits) if old else 0
         if missing <= 0 or len(hits) < wanted:
             break

@@ -9,12 +9,13 @@ A strategy that an index cannot search by (jaccard, an object) finds what is nea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.memory_hits import MemoryHit, with_ours
 from ctx_vector.packets import Candidate, ContextPacket, Origin
+from ctx_vector.passages import Ask, search_newest
 from ctx_vector.scoring import RETRIEVAL
 from ctx_vector.stages import Retrieval
 
@@ -66,26 +67,27 @@ def passages(
     if not query.strip():
         return []
     own = encoder.fingerprint == knowledge.encoder.fingerprint
-    vector = (encoder if own else knowledge.encoder).encode_queries([query])[0]
     by = _searchable(how.strategy)
-    search = partial(knowledge.search_newest, query, vector, filter=filter, strategy=by, now=now)
     origin = knowledge.audits.origin
-    wanted = _POOL * limit if how.mmr_lambda is not None else limit
-    while True:
-        found = search(wanted, min_score, rerank=how.second)
-        all_of_them = len(found) < wanted
-        few = all_of_them and len(found) <= limit
-        twins, apart = ({}, False) if few else _twins(knowledge, found, how.alike_limit)
-        fresh = [place for place, (_, why) in enumerate(found) if not why and place not in twins]
-        if len(fresh) >= limit or all_of_them or wanted >= _MOST_WANTED * limit:
-            break
-        wanted *= 2
-    if not found and min_score:
-        return [
-            _candidate(hit, origin("", hit.source), by, how.strategy, with_vector=own, below=min_score)
-            for hit, why in search(_NEAREST, 0.0)
-            if not why
-        ]
+    vector = (encoder if own else knowledge.encoder).encode_queries([query])[0]
+    with knowledge.snapshot() as state:
+        wanted = _POOL * limit if how.mmr_lambda is not None else limit
+        ask = Ask(query, vector, wanted, min_score, filter, by, how.second, now)
+        while True:
+            found = search_newest(state, ask)
+            all_of_them = len(found) < ask.limit
+            few = all_of_them and len(found) <= limit
+            twins, apart = ({}, False) if few else _twins(knowledge, found, how.alike_limit)
+            fresh = [place for place, (_, why) in enumerate(found) if not why and place not in twins]
+            if len(fresh) >= limit or all_of_them or ask.limit >= _MOST_WANTED * limit:
+                break
+            ask = replace(ask, limit=2 * ask.limit)
+        if not found and min_score:
+            return [
+                _candidate(hit, origin("", hit.source), by, how.strategy, with_vector=own, below=min_score)
+                for hit, why in search_newest(state, Ask(query, vector, _NEAREST, 0.0, filter, by, now=now))
+                if not why
+            ]
     if how.mmr_lambda is not None:
         fresh = _by_mmr(knowledge, [found[place][0] for place in fresh], fresh, how.mmr_lambda)
     chosen = set(fresh[:limit])

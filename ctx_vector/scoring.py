@@ -47,21 +47,28 @@ def _known_terms(text: str) -> tuple[str, ...]:
     return tuple(terms(text))
 
 
+def _terms_of(text: str) -> Sequence[str]:
+    return _known_terms(text) if len(text) <= _KNOWN_CHARS else terms(text)
+
+
 def bm25(query: str, texts: Sequence[str], k1: float = 1.2, b: float = 0.75) -> list[float]:
     """Return the BM25 score of each text, with the texts themselves as the collection (Robertson et al. 1994).
 
     idf = ln(1 + (n - df + 0.5) / (df + 0.5)), as Lucene has it, so that no score is negative.
     """
-    wanted = dict.fromkeys(terms(query))  # in their order, on which sums depend
-    found = [_known_terms(text) if len(text) <= _KNOWN_CHARS else terms(text) for text in texts]
-    documents = [Counter([term for term in document if term in wanted]) for document in found]
+    wanted = dict.fromkeys(_terms_of(query))  # in their order, on which sums depend
+    found = [_terms_of(text) for text in texts]
+    holders: dict[str, list[tuple[int, int]]] = {term: [] for term in wanted}  # texts, with how often it is in each
+    for index, document in enumerate(found):
+        if not wanted.keys().isdisjoint(document):
+            for term, count in Counter([term for term in document if term in wanted]).items():
+                holders[term].append((index, count))
     lengths = [len(document) for document in found]
     mean = sum(lengths) / max(1, len(lengths)) or 1.0
     scores = [0.0] * len(texts)
-    for term in wanted:
-        holders = [(index, count) for index, document in enumerate(documents) if (count := document.get(term, 0))]
-        idf = math.log(1 + (len(texts) - len(holders) + 0.5) / (len(holders) + 0.5))
-        for index, count in holders:
+    for held in filter(None, holders.values()):
+        idf = math.log(1 + (len(texts) - len(held) + 0.5) / (len(held) + 0.5))
+        for index, count in held:
             norm = k1 * (1 - b + b * lengths[index] / mean)
             scores[index] += idf * count * (k1 + 1) / (count + norm)
     return scores

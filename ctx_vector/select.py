@@ -211,8 +211,10 @@ class Filler:
         self.layout.remove(row.section, row.group, bare)
         extra = bare.message_tokens - bare.tokens
 
+        made: dict[str, Piece] = {}  # what is measured last is mostly what is put in
+
         def measure(short: str) -> int:
-            piece = self.piece(row, short)
+            piece = made[short] = self.piece(row, short)
             return max(piece.tokens, piece.message_tokens - extra if piece.message is not None else 0)
 
         shortener = self.shortener if summarise else replace(self.shortener, summarizer=None)
@@ -225,7 +227,7 @@ class Filler:
             result = shortener.shorten(row.body, room - overhead - slack, measure)
             if result is None:
                 break
-            if self.put(row, self.piece(row, result[0]), result[1]):
+            if self.put(row, made.get(result[0]) or self.piece(row, result[0]), result[1]):
                 return
         row.drop("budget", "did not fit, and nothing of it could be kept")
 

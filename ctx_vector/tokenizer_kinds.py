@@ -43,7 +43,7 @@ def find_tokenizer(tokenizer: Any) -> tuple[str, Callable[[], Encode]]:
 
 
 class Cl100k:
-    """tiktoken's cl100k_base, which also tells how far its tokens reach."""
+    """tiktoken's cl100k_base, which also tells what its tokens hold."""
 
     def __init__(self) -> None:
         import tiktoken
@@ -55,9 +55,9 @@ class Cl100k:
         """Return the tokens of a text."""
         return self._encoding.encode_ordinary(text)
 
-    def reach(self, tokens: Sequence[int]) -> int:
-        """Return how many characters these tokens, the first of a text, hold."""
-        return len(self._encoding.decode_bytes(tokens).decode("utf-8", "ignore"))
+    def held(self, tokens: Sequence[int]) -> bytes:
+        """Return what these tokens hold of a text, in UTF-8."""
+        return bytes(self._encoding.decode_bytes(tokens))
 
 
 def _load_hf(path: str) -> Encode:

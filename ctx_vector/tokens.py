@@ -14,12 +14,14 @@ import hashlib
 import json
 import re
 import threading
+from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import Any, Final
 
 from ctx_vector.errors import InputError
 from ctx_vector.images import Formula, image_formula, image_parts, image_tokens, is_image_part, openai_tiles
+from ctx_vector.lru import LRU
 from ctx_vector.rules import shown
 from ctx_vector.tokenizer_kinds import DEFAULT_TOKENIZER, Cl100k, Encode, find_tokenizer
 from ctx_vector.values import clean_text, message_text
@@ -29,7 +31,10 @@ _BLANKS: Final = "\t\v\f \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u30
 _WIDE_GAP = re.compile(f"(?<![{_BLANKS}])[{_BLANKS}]{{50000,}}+(?=[^\r\n])")
 _SAFE_LENGTH: Final = 49_000  # of a text that cannot hold such a gap
 _LONG_KEY: Final = 2_000
-_MOST_CUT: Final = 64
+_MOST_CUT: Final = 1_000
+_MOST_BREAKS: Final = 1_000
+_LONGEST_END: Final = 16  # characters
+_NEAR: Final = 32  # characters: in a text with blanks between words, one is as near
 # joiners, half-width voicing marks, the vowels and finals of conjoining Hangul, skin tones, tags
 _EXTENDERS = re.compile(
     "[\u200c\u200d\uff9e\uff9f\u1160-\u11ff\ud7b0-\ud7ff\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]"
@@ -71,7 +76,8 @@ class TokenCounter:
         self.additive = isinstance(tokenizer, str) and tokenizer == DEFAULT_TOKENIZER
         self._cache_size = cache_size
         self._cache: OrderedDict[str | bytes, int] = OrderedDict()
-        self._cut: dict[str, Sequence[int]] = {}  # the tokens of texts that were truncated last
+        self._breaks = {"": 1}  # by the end of a line, of which there are few
+        self._cut: LRU[str, array[int]] = LRU(_MOST_CUT)  # the tokens of texts that were truncated last
         self._lock = threading.Lock()
         self._encode: Encode | None = None
         self.name, self._load = find_tokenizer(tokenizer)
@@ -147,9 +153,17 @@ class TokenCounter:
             return self._count_now(text)
         total = 0
         for part in filter(None, parts):
-            end = ending(part[:-1])
-            total += self.count(part[:-1]) + (self._count_now(end + "\n") - self._count_now(end) if end else 1)
+            total += self.count(part[:-1]) + self._line_break(ending(part[:-1]))
         return total
+
+    def _line_break(self, end: str) -> int:
+        """Return what a line break costs after the marks that a text ends in."""
+        cost = self._breaks.get(end)
+        if cost is None:
+            cost = self._count_now(end + "\n") - self._count_now(end)
+            if len(self._breaks) < _MOST_BREAKS and len(end) <= _LONGEST_END:
+                self._breaks[end] = cost
+        return cost
 
     def count_batch(self, texts: Sequence[str]) -> list[int]:
         """Return the counts of many texts, each equal to its single `count`."""
@@ -191,25 +205,6 @@ class TokenCounter:
             tokens += self.count(str(message["tool_call_id"]))
         return tokens
 
-    def _measured(self, text: str, limit: int) -> tuple[int, int]:
-        """Return the tokens of a text, and how many characters the first `limit` of them hold, fewer than all.
-
-        That is 0 where the tokenizer does not tell.
-        """
-        encode = self._loaded() if self.additive and len(text) <= _SAFE_LENGTH else None
-        if not isinstance(encode, Cl100k):
-            return self.count(text), 0
-        with self._lock:
-            tokens = self._cut.get(text)
-        if tokens is None:
-            tokens = encode(text)
-            if len(text) <= _LONG_KEY:  # what did not fit once, often does not fit the next time
-                with self._lock:
-                    self._cut[text] = tokens
-                    if len(self._cut) > _MOST_CUT:
-                        del self._cut[next(iter(self._cut))]
-        return len(tokens), min(encode.reach(tokens[:limit]), len(text) - 1)
-
     def truncate(self, text: str, max_tokens: int) -> str:
         """Return the longest prefix found that has at most `max_tokens` tokens and never splits a character.
 
@@ -218,23 +213,20 @@ class TokenCounter:
         if max_tokens <= 0 or not text:
             return ""
         text = clean_text(text)
-        total, guess = self._measured(text, max_tokens)
+        low, low_count, guess, total = self._measured(text, max_tokens)
         if total <= max_tokens:
             return text
         # Bisection, every other step by interpolation: a prefix's count mostly grows in proportion to its length. Where
-        # the tokenizer tells how far its first tokens reach, that is tried first, and mostly right; surely so at the
-        # end of a word, for no token of cl100k reaches over a blank that follows something else.
-        low, low_count, high, high_count = 0, 0, len(text), total
-        if guess and text[guess] == " " and not text[guess - 1].isspace():
-            low, low_count = guess, max_tokens
-            if guess <= _LONG_KEY:
-                self._remember(text[:guess], max_tokens)
+        # the tokenizer tells how far its first tokens reach, that is tried first, and mostly right.
+        start, start_count, high, high_count = low, low_count, len(text), total
         halve = False
         while high - low > 1 and low_count < max_tokens:
             share = 0.5 if halve else (max_tokens - low_count) / max(1, high_count - low_count)
             halve = not halve and not guess
             middle = guess or min(high - 1, max(low + 1, low + int((high - low) * share)))
-            tokens = self.count(text[:middle]) if guess else self._count_now(text[:middle])
+            tokens = start_count + self._count_now(text[start:middle])
+            if guess and middle <= _LONG_KEY:  # what is counted next, if it fits
+                self._remember(text[:middle], tokens)
             guess = 0
             if tokens <= max_tokens:
                 low, low_count = middle, tokens
@@ -244,6 +236,39 @@ class TokenCounter:
         while cut and len(cut) < low and self._count_now(cut) > max_tokens:
             cut = text[: _whole_characters(text, len(cut) - 1)]
         return cut
+
+    def _measured(self, text: str, limit: int) -> tuple[int, int, int, int]:
+        """Return the end of a word not far before the first `limit` tokens end, the tokens up to there, how many
+        characters the first `limit` hold, fewer than all, and the tokens of the text.
+
+        All but the last are 0 where the tokenizer does not tell.
+        """
+        encode = self._loaded() if self.additive and len(text) <= _SAFE_LENGTH else None
+        if not isinstance(encode, Cl100k):
+            return 0, 0, 0, self.count(text)
+        tokens = self._cut.get(text)
+        if tokens is None:
+            tokens = array("I", encode(text))
+            if len(text) <= _LONG_KEY:  # what did not fit once, often does not fit the next time
+                self._cut.put({text: tokens})
+        first = tokens[:limit].tolist()
+        if len(first) == len(tokens):
+            return 0, 0, 0, len(tokens)
+        held = encode.held(first)
+        guess = min(len(held.decode("utf-8", "ignore")), len(text) - 1)
+        # no token of cl100k reaches over a blank that follows something else: there, counts add
+        end = text.rfind(" ", max(1, guess - _NEAR), guess + 1)
+        if end < 0 or text[end - 1].isspace():
+            return 0, 0, guess, len(tokens)
+        count, rest = len(first), len(held) - len(text[:end].encode())
+        while rest > 0:
+            count -= 1
+            rest -= len(encode.held(first[count : count + 1]))
+        if rest < 0:
+            return 0, 0, guess, len(tokens)
+        if end <= _LONG_KEY:
+            self._remember(text[:end], count)
+        return end, count, guess, len(tokens)
 
 
 def ending(text: str) -> str:

@@ -189,6 +189,11 @@ class Excerpt:
         """Tell whether so little is left that looking for what fits is not worth it."""
         return self.left() * 20 < self.room
 
+    def alone(self, place: int) -> bool:
+        """Tell whether a unit needs no other, and no other needs it."""
+        unit = self.found[place]
+        return (unit.free and not unit.needs) or place in self.headings
+
     def stands(self, place: int) -> bool:
         """Tell whether a unit says something: a heading above what is chosen, and what has no word beside it."""
         unit = self.found[place]
@@ -196,6 +201,12 @@ class Excerpt:
             return True
         beside = (place - 1, place + 1) if unit.free else self.headings.get(place, ())
         return any(one in self.chosen for one in beside)
+
+    def put(self, count: int, tokens: int) -> None:
+        """Choose the first units, which are of so many tokens together."""
+        self.chosen |= set(range(count))
+        self._used += tokens
+        self._unsure += 1
 
     def add(self, place: int) -> bool:
         """Choose a unit with what it needs; False when it does not fit."""

@@ -50,9 +50,10 @@ LAYERS = {
         loaders formats documents file_walk ignore_rules
         encoders onnx_encoder unigram encoding_cache
         model_store model_files model_sources e5_format onnx_export tokenizer_files
-        index sieve store measurements whole_files lru""",
+        index sieve store measurements whole_files""",
     "vocabulary": """
-        config sources rules tokens tokenizer_kinds images image_headers escaping stages packets built values errors""",
+        config sources rules tokens tokenizer_kinds images image_headers escaping stages packets built lru values
+        errors""",
 }
 PACKAGE = Path(__file__).resolve().parent.parent / "ctx_vector"
 ROW = {module: row for row, modules in enumerate(LAYERS.values()) for module in modules.split()}
