@@ -22,6 +22,7 @@ from ctx_vector.errors import InputError, ModelMismatchError, SchemaError, Store
 from ctx_vector.experiments import read_dataset
 from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.lives import prune
+from ctx_vector.passages import Ask, search, search_newest
 from tests.knowledge_help import CORPUS, PAGES, SHARED, CountingEncoder, OtherEncoder, age, traces, write_pages
 
 BILINGUAL = Path(__file__).parents[1] / "data" / "datasets" / "bilingual_knowledge"
@@ -147,6 +148,19 @@ def test_a_deleted_file_is_gone_from_search_and_a_rollback_brings_it_back_withou
     assert [(switch.action, switch.from_version, switch.to_version) for switch in kb.history()] == [
         ("sync", 0, 1), ("sync", 1, 2), ("rollback", 2, 1),
     ]  # fmt: skip
+
+
+def test_a_snapshot_is_searched_as_it_was_whatever_changes_meanwhile(kb, docs, encoder):
+    kb.sync(docs)
+    query = "How hot should the oven be for a loaf?"
+    ask = Ask(query, encoder.encode_queries([query])[0], 3)
+    before = kb.search(query, 3)
+    with kb.snapshot() as state:
+        kb.remove("docs/en/bread.md")
+        assert search(state, ask) == before and [hit for hit, _ in search_newest(state, ask)] == before
+        assert "docs/en/bread.md" not in sources(kb.search(query, 3))
+    with kb.snapshot() as state:
+        assert search(state, ask) == kb.search(query, 3) != before
 
 
 def test_after_a_rollback_the_next_run_takes_a_new_number_and_goes_on_from_there(kb, docs, counting):

@@ -286,6 +286,18 @@ def test_truncation_of_any_text(text: str, limit: int) -> None:
         assert cut == clean_text(text)
 
 
+@given(
+    st.lists(st.one_of(st.sampled_from([*HOSTILE, *SCRIPTS.values()]), st.text(max_size=5)), max_size=30),
+    st.sampled_from(["", " "]),
+    st.lists(st.integers(1, 60), min_size=1, max_size=3),
+)
+def test_what_truncation_has_counted_on_its_way_counts_the_same_anew(parts: list[str], sep: str, limits: list) -> None:
+    counter, text = TokenCounter(), clean_text(sep.join(parts))[:300]
+    for limit in limits:
+        counter.truncate(text, limit)
+    assert [counter.count(text[:end]) for end in range(len(text))] == [exact(text[:end]) for end in range(len(text))]
+
+
 def test_a_flag_stays_whole() -> None:
     counter = TokenCounter(len)
     assert [counter.truncate("a🇨🇳🇬🇧z", limit) for limit in range(1, 6)] == ["a", "a", "a🇨🇳", "a🇨🇳", "a🇨🇳🇬🇧"]

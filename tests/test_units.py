@@ -147,6 +147,36 @@ def test_a_cut_ends_between_words(body):
         assert not (re.match(r"[!-~]", rest) and re.search(r"[!-~]\Z", short))
 
 
+PARTS = st.sampled_from(
+    [
+        "内存。",
+        "两个 index，",
+        "Soup is 1,234.5 hot; ",
+        "**bold** text. ",
+        "\n\n",
+        "- item\n",
+        "\n# Head\n",
+        "b\n===\n",
+        "x" * 60,
+    ]
+)
+
+
+@settings(STEADY, max_examples=300)
+@given(st.lists(PARTS, min_size=3, max_size=60), st.integers(12, 120))
+def test_without_a_word_of_the_query_the_longest_beginning_in_whole_words_is_taken(parts, room):
+    body = normalise("".join(parts)).strip()
+    if not body or marked(body) <= room:
+        return
+    short, action = shorten(body, "zebra", room) or ("", "truncated")
+    assert action == "truncated" and body.startswith(short) and marked(short) <= room
+    ends = {whole_words(body, 0, end) for end in range(len(body))}
+    best = max(marked(body[:end].rstrip()) for end in ends if marked(body[:end].rstrip()) <= room)
+    found = units(body, room - marked("a") + 1, tokens)
+    heading = max((len(unit.text) for unit in found if not unit.free), default=0)  # which is not left at the end
+    assert marked(short) >= best - 3 - heading
+
+
 # -- what is chosen ---------------------------------------------------------------------------------------------------
 
 
