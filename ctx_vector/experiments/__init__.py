@@ -14,7 +14,7 @@
     bench         the builds that are measured
     runner        arms x queries x budgets -> Report (result)
     report        a page with plots (plots)
-    tuning        settings found on a part of the queries; knobs: which there are, and their ranges
+    tuning        settings found on a part of the queries; knobs: which there are; goal: how good a point of them is
     online        a test in use, with feedback from the audit
     comparison    arms against the first, corrected together, verdicts in words; headlines: what is said first
     significance  one pair of series: test, interval, effect size (resampling); unpaired: of two arms; power
