@@ -13,7 +13,6 @@ import copy
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,10 +27,11 @@ from ctx_vector.inputs import Given, Inputs, as_tool, make_request, named, read_
 from ctx_vector.live_sources import LiveSources, check_system
 from ctx_vector.packets import BuiltContext
 from ctx_vector.pictures import with_images
-from ctx_vector.policies import SharePolicy, follow
+from ctx_vector.policies import SharePolicy
 from ctx_vector.rules import shown
 from ctx_vector.scoring import make_scorer
 from ctx_vector.shared import Shared
+from ctx_vector.sizing import BudgetPolicy, layered, sized
 from ctx_vector.sources import LayerShares, SourceConfig
 from ctx_vector.stages import Request, Summarizer, TokenCounter
 from ctx_vector.structure import Template
@@ -74,7 +74,7 @@ class ContextBuilder:
         encoder: Encoder | None = None,
         counter: TokenCounter | None = None,
         summarizer: Summarizer | None = None,
-        budget_policy: Callable[[Request], int] | None = None,
+        budget_policy: BudgetPolicy | None = None,
         share_policy: SharePolicy | None = None,
         model_max_tokens: int | None = None,
         audit: AuditLog | str | os.PathLike[str] | None = None,
@@ -140,15 +140,7 @@ class ContextBuilder:
             settings = path
         else:
             raise ConfigError([f"from_config: expected the path of a YAML file or Settings, got {shown(path)}"])
-        arguments = {
-            "sources": settings.sources,
-            "config": settings.config,
-            "budget_ratio": settings.shares if settings.layered else None,
-            "model_max_tokens": settings.model_max_tokens,
-            "output_reserve_ratio": settings.output_reserve_ratio,
-            "scope": settings.scope,
-            "base_dir": settings.base_dir,
-        }
+        arguments = settings.arguments()
         if settings.audit.enabled and "audit" not in replacements:
             from ctx_vector.audit import AuditLog
 
@@ -172,7 +164,7 @@ class ContextBuilder:
         """Take a config; `limited` says that its `max_tokens` is the limit, even if it is the default."""
         if shared.layers is not None:
             window = None if limited else self.model_max_tokens
-            config = _layered(config, window, self._output_reserve_ratio)
+            config = layered(config, window, self._output_reserve_ratio)
         self.config = config
         self._config_hash = config.hash
         if isinstance(config.strategy, str):
@@ -310,25 +302,8 @@ class ContextBuilder:
         return (*configured, *self._retrieval) if query.strip() else configured
 
     def _sized(self, request: Request, max_tokens: int | None) -> tuple[ContextConfig, Layers | None]:
-        """Return the config and the layers of one build: its size, and shares that follow the request."""
-        config, layers = self.config, self._shared.layers
-        if max_tokens is None and self.budget_policy is not None:
-            max_tokens = self.budget_policy(request)
-        if max_tokens is not None:
-            asked = config.with_(max_tokens=max_tokens)
-            if layers is None or asked.max_tokens < config.max_tokens:  # of several limits of layers the least
-                config = asked
-        if self.share_policy is not None and layers is not None:
-            weights = layers.shares.to_dict()
-            buffer = weights.pop("buffer")
-            shares = follow(self.share_policy, request, weights)
-            shares = {name: min(1.0, share) for name, share in shares.items()}
-            layers = replace(layers, shares=LayerShares.from_mapping({**shares, "buffer": buffer}))
-        elif self.share_policy is not None and any(config.budgets.values()):
-            given = {part: float(tokens) for part, tokens in config.budgets.items() if tokens}
-            budgets = {part: int(tokens) for part, tokens in follow(self.share_policy, request, given).items()}
-            config = config.with_(budgets={**config.budgets, **budgets})
-        return config, layers
+        layers = self._shared.layers
+        return sized(self.config, layers, request, max_tokens, self.budget_policy, self.share_policy)
 
     def _plan(self, inputs: Inputs, config: ContextConfig, template: Template) -> History:
         def summarise(history: History, turns: int) -> None:
@@ -420,17 +395,6 @@ def _shares(given: Mapping[str, float] | LayerShares | None, configs: Sequence[S
     if given is None:
         return LayerShares() if configs else None
     return given if isinstance(given, LayerShares) else LayerShares.from_mapping(given)
-
-
-def _layered(config: ContextConfig, model_max_tokens: int | None, output_reserve_ratio: float) -> ContextConfig:
-    """Return the config of a build with layers: no reserve, and the limit the least of those given."""
-    if not 0 <= output_reserve_ratio < 1:
-        raise ConfigError([f"output_reserve_ratio: expected a number >= 0 and < 1, got {output_reserve_ratio!r}"])
-    limit = config.max_tokens
-    if model_max_tokens is not None:
-        window = int(model_max_tokens * (1 - output_reserve_ratio))
-        limit = window if limit == ContextConfig().max_tokens else min(limit, window)
-    return config.with_(max_tokens=limit, reserve_ratio=0.0)
 
 
 def _given(candidates: list[Any]) -> Callable[[Request], Any]:

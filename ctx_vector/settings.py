@@ -111,6 +111,18 @@ class Settings:
     scope: str | None = None
     path: Path | None = None
 
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments that make a ContextBuilder of these settings, but for its audit."""
+        return {
+            "sources": self.sources,
+            "config": self.config,
+            "budget_ratio": self.shares if self.layered else None,
+            "model_max_tokens": self.model_max_tokens,
+            "output_reserve_ratio": self.output_reserve_ratio,
+            "scope": self.scope,
+            "base_dir": self.base_dir,
+        }
+
 
 def load_settings(path: str | os.PathLike[str], *, scope: str | None = None, allow_python: bool = False) -> Settings:
     """Return the settings in a YAML file. With `scope` every source has to carry that scope, or `shared`.
