@@ -105,17 +105,19 @@ class Sieve:
 
     def groups(self, places: Ids) -> Ids:
         """Return the group (n,) of each of these rows."""
-        groups: Ids = np.searchsorted(self._starts, places, "right") - 1
+        groups: Ids = self._starts.searchsorted(places, "right") - 1
         return groups
 
     def rows(self, places: Ids) -> tuple[Ids, Vectors, Ids]:
         """Return ids, vectors (n, dim) and groups of rows, in the order of their places."""
         places = np.sort(places)
-        cuts = np.searchsorted(places, self._starts)
-        starts, parts = self._starts.tolist(), []
-        for vectors, start, first, last in zip(self._vectors, starts, cuts[:-1], cuts[1:], strict=False):
-            parts.append(vectors[places[first:last] - start])
-        return self._ids[places], np.concatenate(parts), np.repeat(np.arange(len(parts)), np.diff(cuts))
+        groups = self.groups(places)
+        found = np.empty((len(places), len(self._means[0])), np.float32)
+        cuts = groups.searchsorted(range(len(self._vectors) + 1)).tolist()
+        for vectors, start, first, last in zip(self._vectors, self._starts.tolist(), cuts, cuts[1:], strict=False):
+            if first < last:
+                vectors.take(places[first:last] - start, 0, found[first:last], "clip")
+        return self._ids[places], found, groups
 
 
 def _longest(rows: NDArray[np.float32]) -> float:
