@@ -115,6 +115,8 @@ def test_pairs_in_a_real_process(tmp_path, cache):
         (["{folder}", "--documents-as", "files"], 1, "kind: expected one of auto, knowledge, memories"),
         (["{folder}", "--limit", "0"], 1, "number of queries: expected >= 1, got 0"),
         (["{folder}", "--split", "train"], 1, "train.tsv does not exist"),
+        (["{folder}", "--report", "{folder}", "--split", "train"], 1, "Is a directory; give a file"),  # before any work
+        (["{folder}", "--output", "{folder}", "--split", "train"], 1, "Is a directory; give a file"),
     ],
 )
 def test_errors(arguments, code, words, folder, cache, encoder):

@@ -302,7 +302,13 @@ def test_export_stats_and_verify(kb: Path, tmp_path: Path):
     written = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines()]
     assert len(written[1]["vector"]) == 384
     assert list(tmp_path.iterdir()) == [tmp_path / "all.jsonl"]
-    assert "No such file" in bad(call("kb", "export", "--kb", kb, "-o", tmp_path / "no" / "all.jsonl"))
+    absent = tmp_path / "no" / "all.jsonl"
+    told = bad(call("kb", "export", "--kb", kb, "-o", absent))
+    assert told == f"{absent}: No such file or directory; check the path"
+    for folder in (str(tmp_path), "."):
+        told = bad(call("kb", "export", "--kb", kb, "-o", folder))
+        assert told == f"{folder}: Is a directory; give a file"
+    assert list(tmp_path.iterdir()) == [tmp_path / "all.jsonl"]
     stats = json.loads(good(call("kb", "stats", "--kb", kb, "--json")))
     assert (stats["documents"], stats["model"]) == (12, "multilingual-e5-small")
     assert "documents    12\n" in good(call("kb", "stats", "--kb", kb))

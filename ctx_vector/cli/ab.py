@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ctx_vector.cli.common import UsageError, count, note, out, print_json, seconds
+from ctx_vector.cli.common import UsageError, check_files, count, note, out, print_json, seconds
 from ctx_vector.cli.opening import open_encoder, own_model
 from ctx_vector.cli.options import Json, guarded
 from ctx_vector.cli.progress import stage_bar
@@ -133,6 +133,7 @@ def ab(
     base = read_base(config, set_ or ())
     for one in arms:
         one.config(base)  # refuses what cannot be before anything is read or loaded
+    check_files(report, output)
     data = open_data(dataset, split, limit, seed, kb)
     if report is not None:
         from ctx_vector.experiments.report import check_extra

@@ -173,6 +173,15 @@ def _drop_output() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
 
 
+def check_files(*paths: str | None) -> None:
+    """Raise IsADirectoryError for a file to be written that is a folder, before the work that is to go into it."""
+    import errno
+
+    for path in paths:
+        if path is not None and os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+
+
 def explain_os_error(error: OSError) -> str:
     """Return what failed and what to do."""
     import errno

@@ -27,7 +27,7 @@ from ctx_vector.cli.ab import (
     show_comparisons,
     write_page,
 )
-from ctx_vector.cli.common import count, note, out, print_json
+from ctx_vector.cli.common import check_files, count, note, out, print_json
 from ctx_vector.cli.options import Json, guarded
 from ctx_vector.cli.progress import stage_bar
 
@@ -91,6 +91,7 @@ def tune(
     names = None if knobs is None else [name.strip() for name in knobs.split(",") if name.strip()]
     base = Arm("base", read_given(config, set_ or ())).config(ContextConfig())
     sizes = read_budgets(budgets)
+    check_files(report, output)
     data = open_data(dataset, split, limit, seed, kb)
     if report is not None:
         from ctx_vector.experiments.report import check_extra
