@@ -16,6 +16,7 @@ from ctx_vector.built import BuiltContext
 from ctx_vector.escaping import escape, normalise, single_line
 from ctx_vector.hits import Hit
 from ctx_vector.memory_hits import MemoryHit
+from ctx_vector.naming import details
 from ctx_vector.sizes import sizes
 from ctx_vector.sync_report import SyncReport, skip_kind
 
@@ -231,6 +232,7 @@ class ExplainReply(BaseModel):
     def of(cls, built: BuiltContext, limit: int) -> ExplainReply:
         """Make it of a build."""
         rows, items, size_of = built.explain(), (*built.kept, *built.dropped), sizes(built)
+        tell = details(built)
         left_out: dict[str, int] = {}
         for row in rows[len(built.kept) :]:
             left_out[row["reason"]] = left_out.get(row["reason"], 0) + 1
@@ -241,7 +243,10 @@ class ExplainReply(BaseModel):
             max_tokens=built.budget.total_limit,
             kept=len(built.kept),
             left_out=left_out,
-            candidates=[row | {"size": size_of(item)} for row, item in zip(rows[:limit], items, strict=False)],
+            candidates=[
+                row | {"detail": tell(item), "size": size_of(item)}
+                for row, item in zip(rows[:limit], items, strict=False)
+            ],
             more=max(0, len(rows) - limit),
             warnings=list(built.warnings),
         )

@@ -200,3 +200,26 @@ def test_other_wrong_input(tmp_path: Path):
     assert "there is no knowledge base in" in bad(call("build", "q", "--kb", tmp_path / "none"))
     assert "now" in bad(call("build", "q", *PLAIN, "--now", "tomorrow"))
     assert "No such file" in bad(call("build", "q", *PLAIN, "--history", tmp_path / "none.jsonl"))
+
+
+def test_explain_names_the_twin_by_its_file_and_shows_what_a_call_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+    for name in ("退货.md", "copy.md"):
+        (tmp_path / name).write_text("returns within thirty days\n", encoding="utf-8")
+    call_ = {"id": "c1", "type": "function", "function": {"name": "find_order", "arguments": '{"id": "A1"}'}}
+    said = [
+        {"role": "user", "content": "我的订单呢？"},
+        {"role": "assistant", "content": None, "tool_calls": [call_]},
+        {"role": "tool", "tool_call_id": "c1", "content": "已发货"},
+    ]
+    (tmp_path / "said.json").write_text(json.dumps(said), encoding="utf-8")
+    shown = good(
+        call("build", "returns within how many days", *PLAIN, "--document", "退货.md", "--document", "copy.md",
+             "--history", "said.json", "--explain")
+    )  # fmt: skip
+    kept, dropped = shown.split("Kept: ")[1].split("Dropped: ")
+    names = {"退货.md:1-1", "copy.md:1-1"}
+    (kept_name,) = [name for name in names if name in kept]
+    assert f"→ same text as {kept_name}" in dropped
+    assert 'find_order({"id": "A1"})' in kept

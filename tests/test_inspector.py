@@ -669,3 +669,12 @@ def test_without_the_extra_the_error_names_it():
     assert done.stdout == (
         "OptionalDependencyError the inspector needs the extra 'web'; install it with: pip install 'ctx_vector[web]'\n"
     )
+
+
+def test_a_row_names_the_twin_by_what_it_is_cited_by():
+    cited = [{"content": "apples", "source": "a.md", "id": "1"}, {"content": "apples", "source": "b.md", "id": "2"}]
+    builder = ContextBuilder(config=ContextConfig(strategy="jaccard"))
+    built = builder.assemble("apples", documents=[*cited, {"content": "apples", "id": "3"}])
+    rows = views.candidates_of(built, lambda item: item.tokens, whole=True)
+    assert [row["why"] for row in rows] == ["", "same text as a.md", "same text as a.md"]
+    assert [item.detail for item in built.dropped] == ["same text as documents:1"] * 2  # the record keeps to the id

@@ -26,7 +26,7 @@ LAYERS = {
     "measuring": "experiments",
     "the package": "__init__",
     "assembly": """
-        builder replay composing shared settings settings_schema sizes
+        builder replay composing shared settings settings_schema sizes naming
         audit audit_writer audit_keeper audit_encode audit_parts audit_decode audit_compare audit_replay audit_stats
         audit_bounds""",
     "pipeline": """

@@ -22,9 +22,14 @@ def show_explanation(built: BuiltContext) -> None:
     """Print the kept candidates, then the dropped ones with what they would have taken and why they went, then the
     budget and the warnings.
     """
+    from ctx_vector.naming import details
     from ctx_vector.sizes import sizes
 
-    rows = built.explain()
+    tell = details(built)
+    rows = [
+        row | {"detail": tell(item), "preview": row["preview"] or " ".join(item.rendered[:160].split())[:80]}
+        for row, item in zip(built.explain(), (*built.kept, *built.dropped), strict=True)
+    ]
     kept = [row for row in rows if row["kept"]]
     dropped = [row for row in rows if not row["kept"]]
     numbers = [f">{name}" for name in (_SHORT if columns(WIDTH) < _NARROW else _NUMBERS)]
@@ -60,7 +65,7 @@ def _what(row: Mapping[str, Any]) -> str:
     if row["preview"]:
         lines.append(plain(row["preview"]))
     if row["detail"]:
-        lines.append("→ " + " ".join(plain(row["detail"]).split()))
+        lines.append(f"→ {plain(row['detail'])}")
     return "\n".join(lines)
 
 

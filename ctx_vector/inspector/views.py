@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from markupsafe import Markup, escape
 
 from ctx_vector.built import BuiltContext, Decision
+from ctx_vector.naming import details
 
 if TYPE_CHECKING:
     from ctx_vector.audit_compare import BuildDiff
@@ -158,13 +159,14 @@ def candidates_of(built: BuiltContext, size_of: Size, *, whole: bool) -> list[di
     taken, or would have taken (sizes.py).
     """
     most = None if whole else ROWS
-    kept = [_row(number, item, size_of) for number, item in enumerate(built.kept[:most])]
+    tell = details(built)
+    kept = [_row(number, item, size_of, tell) for number, item in enumerate(built.kept[:most])]
     dropped = enumerate(built.dropped[:most], len(built.kept))
-    return kept + [_row(number, item, size_of) for number, item in dropped]
+    return kept + [_row(number, item, size_of, tell) for number, item in dropped]
 
 
-def _row(number: int, item: Decision, size_of: Size) -> dict[str, Any]:
-    text = item.packet.content or item.detail
+def _row(number: int, item: Decision, size_of: Size, tell: Callable[[Decision], str]) -> dict[str, Any]:
+    text = item.packet.content or item.rendered or item.detail
     return {
         "number": number,
         "kept": item.kept,
@@ -176,7 +178,7 @@ def _row(number: int, item: Decision, size_of: Size) -> dict[str, Any]:
         "score": item.score,
         "tokens": size_of(item),
         "fate": item.action if item.kept else item.reason,
-        "why": item.detail,
+        "why": tell(item),
         "cite": str(item.packet.meta.get("cite", "")),
         "text": preview(text),
     }
@@ -187,7 +189,7 @@ def candidate_of(built: BuiltContext, number: int, size_of: Size) -> tuple[dict[
     items = (*built.kept, *built.dropped)
     if not 0 <= number < len(items):
         return None
-    return _row(number, items[number], size_of), items[number]
+    return _row(number, items[number], size_of, details(built)), items[number]
 
 
 def preview(text: str) -> str:
