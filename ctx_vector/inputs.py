@@ -49,6 +49,7 @@ _OTHER_NAMES: Final = {
 }
 _OWN_KINDS: Final = (TYPE_SYSTEM, TYPE_STATE, TYPE_HISTORY)
 _RESULT_KEYS: Final = {"content", "name", "id", "timestamp", "score", "metadata", "version", "tool_call_id"}
+_ADAPTERS: Final = {"langchain_core": "langchain", "langchain": "langchain", "llama_index": "llama_index"}
 _PLACES: Final = ("source", "file_path", "file_name", "url")
 _PAGES: Final = ("page_label", "page_number")  # as people count; `page` begins at 0 in one loader and at 1 in another
 _NO_LIMIT: Final = 1_000_000
@@ -119,7 +120,7 @@ def read_inputs(
     _check(given)
     query = clean_text(given.user_query)
     moment = as_utc(given.now, "now") or datetime.now(UTC)
-    said = listener.read(given.conversation_history or ())
+    said = listener.read(_messages(given.conversation_history or ()))
     own = [_custom(item, number) for number, item in enumerate(given.custom_packets or ())]
     if given.system_instructions:
         own.insert(0, ContextPacket(given.system_instructions, metadata={"type": TYPE_SYSTEM, "priority": "high"}))
@@ -143,6 +144,18 @@ def read_inputs(
     roles |= {str(packet.meta["role"]) for packet in own if packet.meta.get("role")}
     request = make_request(config, query, moment, given.session_id, second)
     return Inputs(query, moment, tuple(specs), request, frozenset(roles), said)
+
+
+def _messages(history: Sequence[Any]) -> Sequence[Any]:
+    """Return the messages; raise InputError for one of another framework, which our adapter for it makes ours."""
+    for number, item in enumerate(history):
+        adapter = _ADAPTERS.get(type(item).__module__.partition(".")[0])
+        if adapter is not None:
+            raise InputError(
+                f"conversation_history[{number}]: a {type(item).__name__} is no message of ours; give "
+                f"ctx_vector.adapters.{adapter}.to_messages(...) of them"
+            )
+    return history
 
 
 def _check(given: Given) -> None:

@@ -114,7 +114,9 @@ def test_python_runs_only_when_allowed(folder: Path):
     (folder / "tools.py").write_text("def order(request):\n    return 'x'\n", encoding="utf-8")
     path = folder / "python.yaml"
     path.write_text("sources: {order: {layer: tool, loader: 'python:tools.order'}}", encoding="utf-8")
-    assert "python: runs code" in call("config", "check", path).stderr
+    for command in (["config", "check", path], ["build", "q", "--no-kb", "--config", path]):
+        told = call(*command).stderr
+        assert "python: runs code, which was not allowed; pass --allow-python if you trust it" in told
     assert "1 source" in good(call("config", "check", path, "--allow-python"))
     path.write_text("sources: {order: {layer: tool, loader: 'python:tools.orders'}}", encoding="utf-8")
     assert "expected a function orders in tools" in call("config", "check", path, "--allow-python").stderr

@@ -512,3 +512,21 @@ def test_a_document_that_cannot_be_read_is_a_fault_of_its_own_still():
 def test_an_error_names_the_argument_and_the_item(arguments, words):
     with pytest.raises(InputError, match=words):
         build("q", **arguments)
+
+
+def test_messages_of_other_frameworks_are_told_who_makes_them_ours():
+    langchain = pytest.importorskip("langchain_core.messages")
+    llama = pytest.importorskip("llama_index.core.llms")
+    from ctx_vector.adapters import langchain as ours
+    from ctx_vector.adapters import llama_index as our_llama
+
+    theirs = [langchain.HumanMessage("你好"), langchain.AIMessage("您好")]
+    with pytest.raises(
+        InputError, match=r"history\[1\]: a HumanMessage is no message of ours; .*langchain\.to_messages"
+    ):
+        build("q", conversation_history=[Message("a", "user"), *theirs])
+    assert "user: 你好\nassistant: 您好" in build("q", conversation_history=ours.to_messages(theirs)).text
+    theirs = [llama.ChatMessage(role="user", content="你好")]
+    with pytest.raises(InputError, match=r"history\[0\]: a ChatMessage is no .*llama_index\.to_messages"):
+        build("q", conversation_history=theirs)
+    assert "user: 你好" in build("q", conversation_history=our_llama.to_messages(theirs)).text

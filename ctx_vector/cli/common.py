@@ -161,7 +161,12 @@ def finish(code: int, *, quick: bool = False) -> NoReturn:
 
 
 def _complain(text: str) -> None:
-    note("error: " + " ".join(text.split()))
+    note(f"error: {in_options(text)}")
+
+
+def in_options(text: str) -> str:
+    """Return an error of the library on one line, in words of the command line."""
+    return " ".join(text.split()).replace("pass allow_python=True", "pass --allow-python")
 
 
 def _drop_output() -> None:

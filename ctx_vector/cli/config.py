@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from ctx_vector.cli.common import count, note, out, print_json
+from ctx_vector.cli.common import count, in_options, note, out, print_json
 from ctx_vector.cli.options import Json, guarded, new_app
 
 if TYPE_CHECKING:
@@ -58,11 +58,12 @@ def check(
         )
         tokens = _system_tokens(settings, live)
     except ConfigError as error:
+        problems = [in_options(line) for line in error.problems]
         if json:
-            print_json({"ok": False, "problems": list(error.problems)})
+            print_json({"ok": False, "problems": problems})
         else:
-            for line in error.problems:
-                note(" ".join(line.split()))
+            for line in problems:
+                note(line)
             note(f"error: {count(len(error.problems), 'problem')} in {file}")
         return 1
     shown = _report(settings, tokens)
