@@ -16,6 +16,7 @@ from ctx_vector.history import Listener, Said
 from ctx_vector.packets import (
     TYPE_AGENT,
     TYPE_HISTORY,
+    TYPE_KNOWLEDGE,
     TYPE_RESULT,
     TYPE_STATE,
     TYPE_SYSTEM,
@@ -128,7 +129,7 @@ def read_inputs(
         own.append(ContextPacket(state_text(given.state), metadata={"type": TYPE_STATE}))
     specs = [
         SourceSpec("custom", None, lambda _: own),
-        SourceSpec("documents", "knowledge", lambda _: [_cited(item) for item in given.documents or ()]),
+        SourceSpec("documents", TYPE_KNOWLEDGE, lambda _: [_cited(item) for item in given.documents or ()]),
     ]
     if given.tools:
         tools = _tools(given)
@@ -303,7 +304,7 @@ def retrieval_specs(
         keys = {"limit": limit, "min_importance": config.memory_min_importance}
         specs.append(_tool_spec("memory", memory_tool, config, encoder, second, keys))
     for number, source in enumerate(sources):
-        kind = str(getattr(source, "kind", None) or "knowledge")
+        kind = str(getattr(source, "kind", None) or TYPE_KNOWLEDGE)
         problem = f"its kind {kind!r} is for the caller's own arguments" if kind in _OWN_KINDS else ""
         if not callable(getattr(source, "load", None)):
             problem = f"expected an object with load(request), got {type(source).__name__}"

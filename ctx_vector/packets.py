@@ -31,12 +31,13 @@ if TYPE_CHECKING:
 TYPE_SYSTEM: Final = "system_instruction"
 TYPE_STATE: Final = "task_state"
 TYPE_HISTORY: Final = "conversation_history"
+TYPE_KNOWLEDGE: Final = "knowledge"
 TYPE_MEMORY: Final = "memory"
 TYPE_AGENT: Final = "agent_output"
 TYPE_TOOL: Final = "tool_definition"
 TYPE_IMAGE: Final = "image"
 TYPE_RESULT: Final = "tool_result"
-EVIDENCE_TYPES: Final = frozenset({"knowledge", "rag_result", TYPE_RESULT, TYPE_AGENT})
+EVIDENCE_TYPES: Final = frozenset({TYPE_KNOWLEDGE, "rag_result", TYPE_RESULT, TYPE_AGENT})
 
 #: The roles of the chat APIs.
 ROLES: Final = frozenset({"system", "developer", "user", "assistant", "tool", "function"})

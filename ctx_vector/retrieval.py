@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.memory_hits import MemoryHit, with_ours
-from ctx_vector.packets import Candidate, ContextPacket, Origin
+from ctx_vector.packets import TYPE_KNOWLEDGE, TYPE_MEMORY, Candidate, ContextPacket, Origin
 from ctx_vector.passages import Ask, search_newest
 from ctx_vector.scoring import RETRIEVAL
 from ctx_vector.stages import Retrieval
@@ -135,7 +135,8 @@ def _residuals(knowledge: KnowledgeBase, hits: Sequence[Hit]) -> Residuals:
 
 
 def _memory_candidate(hit: MemoryHit, origin: Origin, strategy: str, asked: Any, *, with_vector: bool) -> Candidate:
-    packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, {"id": hit.id}))
+    metadata = with_ours({"type": TYPE_MEMORY, **hit.metadata}, {"id": hit.id})
+    packet = ContextPacket(hit.content, hit.timestamp, metadata=metadata)
     vectors = hit.vector[None, :] if with_vector else None
     known = {strategy: hit.score}
     passes = hit.passes if asked == strategy else None  # else the builder makes its relevance anew
@@ -160,7 +161,8 @@ def _candidate(
         "heading": list(hit.heading),
         "cosine": round(hit.cosine, 6),
     }
-    packet = ContextPacket(hit.content, hit.timestamp, metadata=with_ours(hit.metadata, ours))
+    metadata = with_ours({"type": TYPE_KNOWLEDGE, **hit.metadata}, ours)
+    packet = ContextPacket(hit.content, hit.timestamp, metadata=metadata)
     vectors = hit.vector[None, :] if with_vector else None
     known = {strategy: hit.score} if with_vector or strategy == "bm25" else {}
     reason = "superseded" if why else "below_floor" if below else ""
