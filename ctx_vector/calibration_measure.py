@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import measurements
-from ctx_vector.calibration import KEYWORD_WEIGHT, QUERY_SHARE, Calibration, calibration_path, lost
+from ctx_vector.calibration import KEYWORD_WEIGHT, QUERY_SHARE, Calibration, beyond, calibration_path, lost
 from ctx_vector.keywords import Keywords, Terms
 from ctx_vector.languages import LANGUAGES
 from ctx_vector.relevance_map import HybridMap, PairMap
@@ -22,16 +22,26 @@ if TYPE_CHECKING:
 LEAST_COMMON: Final = 0.02  # of ordinary texts have a term for it to be kept
 
 
-def measure(encoder: Encoder, rows: Sequence[dict[str, str]], keyword_weight: float = KEYWORD_WEIGHT) -> Calibration:
-    """Measure the map of an encoder on background rows with the keys en, zh, q_en, q_zh (models/background).
+def measure(
+    encoder: Encoder,
+    rows: Sequence[dict[str, str]],
+    keyword_weight: float = KEYWORD_WEIGHT,
+    *,
+    about: Sequence[dict[str, str]] | None = None,
+) -> Calibration:
+    """Measure the map of an encoder on background rows with the keys en, zh, q_en, q_zh (models/background), and the
+    means of statements `about` oneself, rows with the same keys; the shipped ones unless told.
 
     A row's own passage and question are left out of the means it is judged by. Encodes 4 texts a row. `keyword_weight`
     is the number chosen for the hybrid (calibration.py).
     """
     import numpy as np
 
+    about = measurements.statements() if about is None else about
     documents = {name: encoder.encode_documents([row[name] for row in rows]) for name in LANGUAGES}
     asked = {name: encoder.encode_queries([row[f"q_{name}"] for row in rows]) for name in LANGUAGES}
+    statements = {name: encoder.encode_documents([row[name] for row in about]).mean(0) for name in LANGUAGES}
+    inquiries = {name: encoder.encode_queries([row[f"q_{name}"] for row in about]).mean(0) for name in LANGUAGES}
     count = len(rows)
     apart = ~np.eye(count, dtype=bool)
     pairs: dict[tuple[str, str], PairMap] = {}
@@ -56,8 +66,10 @@ def measure(encoder: Encoder, rows: Sequence[dict[str, str]], keyword_weight: fl
             cosines = (asked[q] @ documents[d].T).astype(np.float64)
             own = np.diag(cosines)
             mean = float(cosines[apart].mean())
-            by_query = (cosines.sum(1) - own) / (count - 1) - mean
-            by_text = (cosines.sum(0) - own) / (count - 1) - mean
+            by_query = np.maximum((cosines.sum(1) - own) / (count - 1), asked[q] @ statements[d]) - mean
+            inquired = documents[d] @ inquiries[q]
+            usual = beyond(float(inquired.mean()), mean)
+            by_text = np.maximum((cosines.sum(0) - own) / (count - 1) - mean, inquired - usual)
             excess = cosines - mean - QUERY_SHARE * by_query[:, None] - lost(by_text, q == d)[None, :]
             pairs[q, d], seen = points_of(mean, excess[apart], np.diag(excess))
             report |= {f"{name}_{q}_{d}": share for name, share in seen.items()}
@@ -75,6 +87,8 @@ def measure(encoder: Encoder, rows: Sequence[dict[str, str]], keyword_weight: fl
         model=encoder.name,
         passages={name: vectors.mean(0) for name, vectors in documents.items()},
         questions={name: vectors.mean(0) for name, vectors in asked.items()},
+        statements=statements,
+        statement_questions=inquiries,
         pairs=pairs,
         centred=centred,
         hybrid=hybrid,

@@ -30,13 +30,22 @@ def background(folder: Path | None = None) -> list[dict[str, str]]:
 
     Raises ModelError when there are none.
     """
+    return _rows(folder, "part*.jsonl")
+
+
+def statements(folder: Path | None = None) -> list[dict[str, str]]:
+    """Return the rows of short statements about oneself, with the same keys. Raises ModelError when there are none."""
+    return _rows(folder, "statements.jsonl")
+
+
+def _rows(folder: Path | None, names: str) -> list[dict[str, str]]:
     if folder is None:
         from ctx_vector.model_store import registry_dir
 
         folder = registry_dir()
     rows = [
         json.loads(line)
-        for path in sorted((folder / "background").glob("*.jsonl"))
+        for path in sorted((folder / "background").glob(names))
         for line in path.read_text(encoding="utf-8").splitlines()
         if line.strip()
     ]

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 AT_LINE: Final = 0.1
 AT_MATCH: Final = 0.7
 AT_HIGH: Final = 0.9
-OTHER_LANGUAGE: Final = 0.75  # of what lies over the line, in another language than the query's; see calibration.py
+OTHER_LANGUAGE: Final = 0.78  # of what lies over the line, in another language than the query's; see calibration.py
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,12 @@ import platformdirs
 import pytest
 
 from ctx_vector import ContextBuilder, ContextConfig, ContextPacket, calibration, measurements
-from ctx_vector.calibration import QUERY_SHARE, TEXT_SHARE, Calibration, load_calibration
+from ctx_vector.calibration import QUERY_SHARE, STATEMENT_SHARE, TEXT_SHARE, Calibration, load_calibration
 from ctx_vector.calibration_measure import measure
 from ctx_vector.encoders import CachedEncoder
 from ctx_vector.errors import ModelError
 from ctx_vector.languages import LANGUAGES, language_of
-from ctx_vector.measurements import background
+from ctx_vector.measurements import background, statements
 from ctx_vector.relevance_map import AT_LINE, OTHER_LANGUAGE, PairMap
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -111,8 +111,9 @@ def by_hand(found: Calibration, query_text: str, query: np.ndarray, text: str, v
         return math.fsum(float(x) * float(y) for x, y in zip(a, b, strict=True))
 
     g = pair.unrelated
-    to_query = dot(query, found.passages[said]) - g
-    to_text = dot(vector, found.questions[asked]) - g
+    to_query = max(dot(query, found.passages[said]), dot(query, found.statements[said])) - g
+    r = g + STATEMENT_SHARE * (dot(found.passages[said], found.statement_questions[asked]) - g)
+    to_text = max(dot(vector, found.questions[asked]) - g, dot(vector, found.statement_questions[asked]) - r)
     e = (
         dot(query, vector)
         - g
@@ -132,7 +133,7 @@ def by_hand(found: Calibration, query_text: str, query: np.ndarray, text: str, v
 
 TEXTS = [
     "The museum opens at nine.", "博物馆九点开门。", "美術館は九時に開きます。", "Музей открывается в девять.",
-    "def f(): pass",
+    "def f(): pass", "I go to the museum every Sunday.", "我每个星期天去博物馆。",
     "猫喜欢睡在窗台上。", "Cats like to sleep.", "x", "", "😀",
 ]  # fmt: skip
 
@@ -199,7 +200,12 @@ def test_texts_of_a_language_rank_by_the_direction_as_by_their_relevance(
     assert ranked.shape == (300, 386) and (ranked[:, :384] == rows).all()
     # on both sides of what is usual, and what is over it is lost, half of it before one's own questions
     share = TEXT_SHARE if (asked == "en") == (said == "en") else 1
-    over = rows.astype(np.float64) @ questions.astype(np.float64) - points[0]
+    key = ("en" if asked == "en" else "zh"), ("en" if said == "en" else "zh")
+    inquiry = shipped.statement_questions[key[0]].astype(np.float64)
+    usual = float(shipped.passages[key[1]].astype(np.float64) @ inquiry) - points[0]
+    of_statements = rows.astype(np.float64) @ inquiry - points[0] - STATEMENT_SHARE * usual
+    of_passages = rows.astype(np.float64) @ questions.astype(np.float64) - points[0]
+    over = np.maximum(of_passages, of_statements)
     assert over.min() < -0.05 and over.max() > 0.05
     assert ranked[:, 384 if asked == "en" else 385] == pytest.approx(share * np.maximum(over, 0), abs=1e-6)
     assert excess == pytest.approx(cosines - points[0] - points[1] - share * np.maximum(over, 0), abs=1e-12)
@@ -339,10 +345,29 @@ def test_the_background_is_broad_and_written_in_both_languages() -> None:
     assert lengths[len(rows) // 5] < 200 and lengths[-len(rows) // 5] > 400, "short and long texts"
 
 
+def test_statements_are_short_and_about_oneself_in_both_languages() -> None:
+    rows = statements(ROOT / "models")
+    assert len(rows) >= 80
+    assert len({row["domain"] for row in rows}) >= 12
+    for language in LANGUAGES:
+        texts = [row[key] for row in rows for key in (language, f"q_{language}")]
+        assert len(set(texts)) == len(texts)
+        assert all(language_of(text) == language for text in texts)
+        assert max(map(len, texts)) < 100
+    assert not {row["en"] for row in rows} & {row["en"] for row in background(ROOT / "models")}
+
+
 def test_the_background_holds_none_of_the_memories_it_is_judged_by(shared: Path) -> None:
-    held = {row[key] for row in background(ROOT / "models") for key in ("en", "zh", "q_en", "q_zh")}
-    rows = [json.loads(line) for line in (ROOT / "tests/data/memories.jsonl").read_text(encoding="utf-8").splitlines()]
-    judged = {row[key] for row in rows for key in ("en", "zh", "q_en", "q_zh")}
+    keys = ("en", "zh", "q_en", "q_zh")
+    held = {row[key] for row in (*background(ROOT / "models"), *statements(ROOT / "models")) for key in keys}
+    rows = [
+        json.loads(line)
+        for name in ("memories", "personal_facts")
+        for line in (ROOT / f"tests/data/{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    ]
+    judged = {row[key] for row in rows for key in keys}
+    for line in (ROOT / "tests/data/other_facts.jsonl").read_text(encoding="utf-8").splitlines():
+        judged |= {value for value in json.loads(line).values() if isinstance(value, str) and len(value) > 10}
     for case in CASES:
         texts, questions, _ = read_xquad(shared / "datasets" / case, 1)
         judged |= {*texts.values(), *questions.values()}
@@ -369,7 +394,12 @@ def test_the_shipped_map_is_what_measuring_gives(shipped: Calibration, cached: C
             points = [pytest.approx(value, abs=near) for value in (pair.unrelated, pair.line, pair.match, pair.high)]
             assert [new[key].unrelated, new[key].line, new[key].match, new[key].high] == points, key
     for name in LANGUAGES:
-        for old, new in ((shipped.passages, found.passages), (shipped.questions, found.questions)):
+        for old, new in (
+            (shipped.passages, found.passages),
+            (shipped.questions, found.questions),
+            (shipped.statements, found.statements),
+            (shipped.statement_questions, found.statement_questions),
+        ):
             assert float(new[name] @ old[name]) > 0.99 * float(old[name] @ old[name])
     assert found.report == {name: pytest.approx(share, abs=0.05) for name, share in shipped.report.items()}
 
@@ -390,9 +420,9 @@ def test_shipped_files_are_usable_and_come_back_as_they_were(path: Path) -> None
 def test_another_encoder_is_measured_once_and_kept(own_cache: Path) -> None:
     encoder = StubEncoder("stub:once")
     first = load_calibration(encoder)
-    assert encoder.encoded == 4 * len(background(ROOT / "models"))
+    assert encoder.encoded == 4 * (len(background(ROOT / "models")) + len(statements(ROOT / "models")))
     second = load_calibration(encoder)
-    assert encoder.encoded == 4 * len(background(ROOT / "models"))
+    assert encoder.encoded == 4 * (len(background(ROOT / "models")) + len(statements(ROOT / "models")))
     assert first.hash == second.hash
     vectors = encoder.encode_documents(["a", "文"])
     one, two = (found.relevance("q", vectors[0], ["a", "文"], vectors) for found in (first, second))
@@ -424,6 +454,8 @@ BROKEN = {
     "points that fall": lambda v: broken(v, pairs={key: [0.7, 0.3, 0.2, 0.1] for key in v["pairs"]}),
     "nan": lambda v: broken(v, pairs={key: [math.nan, 0.1, 0.2, 0.3] for key in v["pairs"]}),
     "nan in a vector": lambda v: broken(v, questions={name: [math.nan] * 8 for name in LANGUAGES}),
+    "no statements": lambda v: json.dumps({key: value for key, value in v.items() if key != "statements"}),
+    "nan in statements": lambda v: broken(v, statement_questions={name: [math.nan] * 8 for name in LANGUAGES}),
     "uneven vectors": lambda v: broken(v, questions={"en": [1.0] * 8, "zh": [1.0] * 7}),
 }
 

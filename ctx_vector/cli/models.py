@@ -151,10 +151,10 @@ def calibrate(
     from ctx_vector.calibration_measure import measure_and_keep
     from ctx_vector.cli.progress import Watched, count_bar
     from ctx_vector.late_map import measure_and_keep as measure_late
-    from ctx_vector.measurements import background, keep
+    from ctx_vector.measurements import background, keep, statements
 
     encoder = open_encoder(name)
-    with count_bar("measuring", 4 * len(background())) as tick:
+    with count_bar("measuring", 4 * (len(background()) + len(statements()))) as tick:
         found = measure_and_keep(Watched(encoder, tick))
     path = calibration_path(encoder)
     keep(path, found.to_dict())  # once more, for this time it is an error if it cannot be kept
