@@ -92,7 +92,6 @@ def test_an_address_is_told_from_a_phone_number_in_the_other_language(
     built = builder.assemble(user_query=question, documents=[wrong, right])
     found = {item.packet.content: item.relevance for item in (*built.kept, *built.dropped)}
     assert found[wrong] < 0.4
-    if (strategy, name) == ("hybrid", "address"):  # not a word in common: neither reaches the floor
-        assert not built.kept
-    else:
-        assert built.kept[0].packet.content == right, found
+    kept = [item.packet.content for item in built.kept]
+    # with no word in common, the hybrid finds nothing rather than the wrong one
+    assert kept[:1] == [right] or (strategy, name, kept) == ("hybrid", "address", []), found
