@@ -6,7 +6,7 @@ Explain, debug, audit, inspector and A/B are views of what is made here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +19,7 @@ from ctx_vector.prefix import prefix_hash, volatile
 from ctx_vector.ranked import Ranked
 
 if TYPE_CHECKING:
+    from ctx_vector.allocation import Allocation
     from ctx_vector.trace import Trace
 
 _log = logging.getLogger("ctx_vector.builder")
@@ -39,44 +40,17 @@ def make_record(
     of the prefix. `ranked` are all candidates with their fates, `left_out` the messages of the history that were not
     chosen.
     """
-    config, gathered, layout = trace.config, trace.gathered, filled.layout
+    layout = filled.layout
     shares = layout.shares()
     kept = tuple(row.decision(shares) for row in filled.chosen)
-    dropped = tuple(_dropped(ranked, gathered, left_out))
+    dropped = tuple(_dropped(ranked, trace.gathered, left_out))
     rows = layout.rows()
     joins = rendered.text_tokens - sum(tokens for _, tokens, _ in rows)
     if joins:  # only with tokenizers whose counts do not add
         rows.append(("", joins, "(joins)"))
     used = rendered.larger + layout.size().apart
-    reasons: dict[str, int] = {}
-    for item in dropped:
-        reasons[item.reason] = reasons.get(item.reason, 0) + 1
-    all_warnings = [*filled.warnings, *(f"source {fault.source}: {fault.detail}" for fault in gathered.faults)]
-    if any(item.action != "full" and item.section == EVIDENCE for item in kept):
-        all_warnings.append("evidence was cut to fit the budget")
-    window = trace.model_max_tokens
-    if window and used > WINDOW_SHARE * window:
-        all_warnings.append(f"the context takes {used} of the model's {window} tokens, over 70 %")
     bodies = layout.bodies()
     prefix = bodies.get(ROLE, "")
-    if found := volatile(prefix):
-        all_warnings.append(
-            f"Role & Policies hold {found}, which changes from build to build, so that no prompt cache can use them "
-            "again; put it into state, or into the query"
-        )
-    uses = _uses(trace.sources, gathered, kept, dropped)
-    stats: dict[str, Any] = {
-        "gathered": len(gathered.candidates) + len(left_out),
-        "selected": len(kept),
-        "dropped": reasons,
-        "usage_rate": round(used / config.max_tokens, 4),
-        "compressed": any(item.action != "full" for item in kept),
-    }
-    if filled.allocation is not None:
-        stats["allocation"] = filled.allocation.to_dict()
-        for name, cap in filled.allocation.sources.items():
-            if name in uses:
-                uses[name].layer, uses[name].limit = cap.layer, cap.most
     return BuiltContext(
         text=rendered.text,
         messages=rendered.messages,
@@ -84,16 +58,56 @@ def make_record(
         kept=kept,
         dropped=dropped,
         budget=Budget(
-            config.max_tokens, used, rendered.text_tokens, rendered.message_tokens, config.shared_limit, uses
+            trace.config.max_tokens,
+            used,
+            rendered.text_tokens,
+            rendered.message_tokens,
+            trace.config.shared_limit,
+            _uses(trace, kept, dropped, filled.allocation),
         ),
-        stats=stats,
+        stats={
+            "gathered": len(trace.gathered.candidates) + len(left_out),
+            **_stats(trace, kept, dropped, used, filled),
+        },
         meta={**meta, "prefix_hash": prefix_hash(prefix)},
-        warnings=tuple(all_warnings),
+        warnings=(*filled.warnings, *_warnings(trace, kept, used, prefix)),
         tools=_tools(filled),
         rows=tuple(rows),
         query=trace.query,
         trace=trace,
     )
+
+
+def _warnings(trace: Trace, kept: Sequence[Decision], used: int, prefix: str) -> Iterator[str]:
+    """Yield what a person should hear of a finished context of `used` tokens that begins with `prefix`."""
+    yield from (f"source {fault.source}: {fault.detail}" for fault in trace.gathered.faults)
+    if any(item.action != "full" and item.section == EVIDENCE for item in kept):
+        yield "evidence was cut to fit the budget"
+    window = trace.model_max_tokens
+    if window and used > WINDOW_SHARE * window:
+        yield f"the context takes {used} of the model's {window} tokens, over 70 %"
+    if found := volatile(prefix):
+        yield (
+            f"Role & Policies hold {found}, which changes from build to build, so that no prompt cache can use them "
+            "again; put it into state, or into the query"
+        )
+
+
+def _stats(
+    trace: Trace, kept: Sequence[Decision], dropped: Sequence[Decision], used: int, filled: Filled
+) -> dict[str, Any]:
+    reasons: dict[str, int] = {}
+    for item in dropped:
+        reasons[item.reason] = reasons.get(item.reason, 0) + 1
+    stats: dict[str, Any] = {
+        "selected": len(kept),
+        "dropped": reasons,
+        "usage_rate": round(used / trace.config.max_tokens, 4),
+        "compressed": any(item.action != "full" for item in kept),
+    }
+    if filled.allocation is not None:
+        stats["allocation"] = filled.allocation.to_dict()
+    return stats
 
 
 def _tools(filled: Filled) -> list[dict[str, Any]]:
@@ -111,9 +125,11 @@ def _dropped(ranked: Sequence[Ranked], gathered: Gathered, left_out: Sequence[De
 
 
 def _uses(
-    sources: Sequence[str], gathered: Gathered, kept: Sequence[Decision], dropped: Sequence[Decision]
+    trace: Trace, kept: Sequence[Decision], dropped: Sequence[Decision], allocation: Allocation | None
 ) -> Mapping[str, SourceUse]:
-    uses = {name: SourceUse(milliseconds=gathered.milliseconds.get(name, 0.0)) for name in sources}
+    """Return what each source got, those left out that had nothing to give and did not fail."""
+    gathered = trace.gathered
+    uses = {name: SourceUse(milliseconds=gathered.milliseconds.get(name, 0.0)) for name in trace.sources}
     faults = {fault.source: fault.detail for fault in gathered.faults}
     for item in kept:
         use = uses[item.source]
@@ -125,6 +141,9 @@ def _uses(
     for name, use in uses.items():
         use.gathered = use.kept + use.dropped_items
         use.fault = faults.get(name, "")
+    for name, cap in allocation.sources.items() if allocation is not None else ():
+        if name in uses:
+            uses[name].layer, uses[name].limit = cap.layer, cap.most
     return {name: use for name, use in uses.items() if use.gathered or use.fault}
 
 
