@@ -21,6 +21,7 @@ from ctx_vector.errors import CtxVectorError, InputError, LoaderError
 from ctx_vector.formats.code import LANGUAGES, parse_code
 from ctx_vector.formats.html import parse_html
 from ctx_vector.formats.markup import parse_markdown, parse_rst
+from ctx_vector.formats.notebook import parse_notebook
 from ctx_vector.formats.office import clean, parse_docx, parse_pdf, parse_pptx, parse_xlsx
 from ctx_vector.formats.records import parse_csv, parse_json, parse_jsonl
 
@@ -47,6 +48,7 @@ TEXT_LOADERS: dict[str, Callable[[str], Parsed]] = {
     **dict.fromkeys((".html", ".htm", ".xhtml"), parse_html),
     **dict.fromkeys((".json", ".geojson", ".webmanifest"), parse_json),
     **dict.fromkeys((".jsonl", ".ndjson"), parse_jsonl),
+    ".ipynb": parse_notebook,
     ".csv": parse_csv,
     ".tsv": lambda text: parse_csv(text, "\t"),
 }
@@ -179,7 +181,7 @@ def decode(data: bytes) -> tuple[str, dict[str, Any]]:
             text = data.decode(encoding, "replace").removeprefix("\ufeff")
             return text, {"decoding": "replaced"} if "\ufffd" in text and encoding != "utf-8" else {}
     if b"\0" in data[:_SNIFFED]:
-        raise LoaderError("binary file (it has NUL bytes)")
+        raise LoaderError("binary file (it has NUL bytes); if it is UTF-16, save it as UTF-8")
     try:
         return data.decode("utf-8"), {}
     except UnicodeDecodeError:

@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from knowledge_help import pdf_bytes
 
 from ctx_vector.documents import Block, Document, as_utc, plain_title
@@ -775,3 +777,115 @@ def test_loading_leaves_logging_alone(tmp_path):
 
 def test_block_is_plain_data():
     assert Block(0, 1, "prose") == Block(0, 1, "prose", 0, "", "")
+
+
+# --- Notebooks ---------------------------------------------------------------------------------------------
+
+
+def notebook(*cells, **more) -> dict:
+    metadata = {"kernelspec": {"name": "python3"}, "language_info": {"name": "python"}}
+    return {"cells": list(cells), "metadata": metadata, "nbformat": 4, "nbformat_minor": 5, **more}
+
+
+def cell(kind: str, source, *said: str) -> dict:
+    outputs = [{"output_type": "stream", "name": "stdout", "text": list(said)}]
+    picture = {"output_type": "display_data", "data": {"image/png": "iVBORw0KGgo" * 300}, "metadata": {}}
+    found = {"cell_type": kind, "metadata": {}, "source": source}
+    return found | ({"execution_count": 1, "outputs": [*outputs, picture]} if kind == "code" else {})
+
+
+BOOK = notebook(
+    cell("markdown", ["# 内存分析\n", "\n", "本笔记介绍如何测量内存。"]),
+    cell("code", ["import pandas as pd\n", "\n", 'df = pd.read_csv("销售.csv")\n', "df.info()"], "df.info()", "\n"),
+    cell("raw", ["not read"]),
+    cell("code", [], "nothing"),
+    cell("markdown", "## 结论\n\n用 `category`。\n"),
+    cell("code", ["print('''\n", "```\n", "''')"]),
+)
+BOOK_TEXT = """# 内存分析
+
+本笔记介绍如何测量内存。
+
+```python
+import pandas as pd
+
+df = pd.read_csv("销售.csv")
+df.info()
+```
+
+## 结论
+
+用 `category`。
+
+````python
+print('''
+```
+''')
+````
+"""
+
+
+@pytest.mark.parametrize("ascii_only", [False, True], ids=["utf-8", "escaped"])
+@pytest.mark.parametrize("sort", [False, True], ids=["as-written", "outputs-first"])
+def test_a_notebook_is_its_cells_without_what_they_put_out(tmp_path, ascii_only, sort):
+    text = json.dumps(BOOK, ensure_ascii=ascii_only, indent=1, sort_keys=sort)
+    document = load_document(write(tmp_path / "a.ipynb", text.encode()), source="a.ipynb")
+    assert document.text == BOOK_TEXT
+    assert document.title == "内存分析" and document.metadata == {"language": "python"}
+    kinds = [block.kind for block in document.blocks if block.kind in ("heading", "code")]
+    assert kinds == ["heading", "code", "heading", "code"]
+    # the line of the file that holds each line of a listed source, though an output says the same
+    rows, position, held = text.split("\n"), 0, {}
+    for line in document.text.split("\n"):
+        held[line] = document.line_at(position)
+        position += len(line) + 1
+    for line in (
+        "# 内存分析",
+        "本笔记介绍如何测量内存。",
+        "import pandas as pd",
+        'df = pd.read_csv("销售.csv")',
+        "df.info()",
+        "print('''",
+    ):
+        assert json.dumps(line, ensure_ascii=ascii_only)[1:-1] in rows[held[line] - 1]
+    assert held["df.info()"] == held['df = pd.read_csv("销售.csv")'] + 1
+
+
+def test_pieces_of_a_source_need_not_be_lines_and_old_notebooks_have_sheets(tmp_path):
+    pieces = cell("markdown", ["one ", "line\nand", " another", "\n", "", "end\n"])
+    old = {"worksheets": [{"cells": [{"cell_type": "code", "input": ["x = 1\n", "y = 2"], "outputs": []}]}]}
+    said = [(notebook(pieces), "one line\nand another\nend\n"), (old, "```\nx = 1\ny = 2\n```\n"), (notebook(), "")]
+    for number, (book, text) in enumerate(said):
+        document = load_document(write(tmp_path / f"{number}.ipynb", json.dumps(book).encode()))
+        assert document.text == text
+        assert bool(document.blocks) is bool(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        *((text, text) for text in ('{"a": 1}', "[1, 2]", "no JSON", '"x"', '{"cells": 5}')),
+        ('{"cells": [5, {"source": 7}, {"cell_type": ["code"], "source": "x"}]}', ""),
+    ],
+)
+def test_what_is_no_notebook_is_read_all_the_same(tmp_path, text, read):
+    assert load_document(write(tmp_path / "a.ipynb", text.encode())).text == read
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["markdown", "code"]),
+            st.lists(st.text(st.sampled_from('ab 内\n`"\\'), max_size=8), max_size=5),
+        ),
+        max_size=4,
+    )
+)
+def test_nothing_of_a_cell_is_lost(cells):
+    book = notebook(*(cell(kind, source) for kind, source in cells))
+    document = load_text(json.dumps(book, ensure_ascii=False, indent=1), source="a.ipynb", extension=".ipynb")
+    said = "".join("".join(source) for _, source in cells)
+    bare = document.text.replace("python", "").replace("`", "")
+    assert "".join(bare.split()) == "".join(said.replace("`", "").split())
+    assert not document.text or len(document.source_lines) == document.text.count("\n") + 1
+    assert list(document.source_lines) == sorted(document.source_lines)
