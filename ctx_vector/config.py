@@ -274,6 +274,9 @@ class ContextConfig:
         canonical = json.dumps(_as_floats(self.to_dict()), sort_keys=True)
         return hashlib.blake2b(canonical.encode(), digest_size=8).hexdigest()
 
+    def __hash__(self) -> int:  # the mappings among the fields have none
+        return hash(self.hash)
+
 
 def _unknown_names(config: type[ContextConfig], values: Mapping[str, Any]) -> list[str]:
     """Return a problem for each key that is no field, with the nearest name."""

@@ -246,6 +246,22 @@ def test_the_hash_is_the_same_in_every_process() -> None:
     assert len(hashes.pop()) == 16
 
 
+def test_configs_are_keys() -> None:
+    class Scorer:
+        def score(self, query, candidates): ...
+
+    scorer = Scorer()
+    configs = [
+        ContextConfig(),
+        ContextConfig(recency_weight=0, relevance_weight=1),
+        ContextConfig(budgets={"history": 9}),
+        ContextConfig(strategy=scorer),
+    ]
+    again = [*configs[:1], ContextConfig(recency_weight=0.0, relevance_weight=1.0), *map(copy.copy, configs[2:])]
+    assert {config: at for at, config in enumerate(configs)} == {config: at for at, config in enumerate(again)}
+    assert len({*configs, *again}) == 4
+
+
 def test_the_hash_differs_with_every_field_and_not_with_spelling() -> None:
     base, seen = ContextConfig(), {ContextConfig().hash}
     for name, bounds in BOUNDS.items():
