@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pipeline_help import NOW, STEADY, HashEncoder, plain
+from store_help import opened
 
 from ctx_vector import (
     ConfigError,
@@ -139,7 +140,7 @@ def test_the_knowledge_base_knows_its_audits_whoever_opens_it(kb, tmp_path):
     shutil.move(tmp_path / "kb", tmp_path / "moved")
     assert len({name for name, _ in traces(tmp_path, LINES[0])}) > 1
     with KnowledgeBase(tmp_path / "moved", ENCODER, create=False) as again:
-        assert len(linked(again._store)) == 2
+        assert len(linked(opened(again))) == 2
         again.purge("secret.md")
     assert traces(tmp_path, *LINES) == []
 

@@ -20,7 +20,6 @@ from pipeline_help import plain
 from ctx_vector import ContextBuilder
 from ctx_vector import audit_writer as writer_module
 from ctx_vector.audit import AuditLog
-from ctx_vector.audit_tables import size_of
 from ctx_vector.errors import InputError, SchemaError, StoreError
 
 resource = pytest.importorskip("resource")
@@ -378,7 +377,7 @@ def test_the_file_stays_within_its_size(path, monkeypatch):
         log.flush()
         kept = [row["query"] for row in log.list(limit=200)]
         assert kept == [f"q{number}" for number in range(89, 89 - len(kept), -1)] and 10 < len(kept) < 40
-        assert largest < 1_300_000 and size_of(log._store()) <= 1_000_000
+        assert largest < 1_300_000 and log.stats(None)["bytes"] <= 1_000_000
         assert log.verify() == [] and all(log.replay(row["id"]).equal for row in log.list(limit=50))
         assert log.stats(None)["builds"] == 90  # the sums stay
 
@@ -392,7 +391,7 @@ def test_a_file_that_was_larger_is_brought_within_its_new_size(path):
     with AuditLog(path, max_size="1MB") as log:
         build(log, "more")
         log.flush()
-        assert size_of(log._store()) <= 1_000_000 and log.list()[0]["query"] == "more"
+        assert log.stats(None)["bytes"] <= 1_000_000 and log.list()[0]["query"] == "more"
 
 
 def test_builds_of_the_schema_before_are_of_no_user(log, monkeypatch):
