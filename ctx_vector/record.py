@@ -148,9 +148,11 @@ def _uses(
 
 
 def report(built: BuiltContext, ranked: Sequence[Ranked]) -> None:
-    """Log one INFO line with counts before and after, and each warning."""
+    """Log one INFO line with counts before and after, and each warning; of failed sources gather.py has told."""
+    told = tuple(f"source {name}: " for name, use in built.budget.sources.items() if use.fault)
     for warning in built.warnings:
-        _log.warning("%s", warning)
+        if not warning.startswith(told):
+            _log.warning("%s", warning)
     if not _log.isEnabledFor(logging.INFO):
         return
     found: dict[str, int] = {}

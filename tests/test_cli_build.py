@@ -223,3 +223,14 @@ def test_explain_names_the_twin_by_its_file_and_shows_what_a_call_says(tmp_path:
     (kept_name,) = [name for name in names if name in kept]
     assert f"→ same text as {kept_name}" in dropped
     assert 'find_order({"id": "A1"})' in kept
+
+
+def test_what_the_table_says_of_a_failed_source_is_not_said_twice(tmp_path: Path):
+    (tmp_path / "broken.py").write_text("def order(request):\n    raise ValueError('数据库连不上')\n", encoding="utf-8")
+    settings = text_file(tmp_path, "c.yaml", "sources: {order: {layer: tool, loader: 'python:broken.order'}}\n")
+    given = ["build", "q", *PLAIN, "--config", settings, "--allow-python"]
+    told = call(*given)
+    assert (told.exit_code, told.stderr) == (0, "warning: source order: fault: ValueError: 数据库连不上\n")
+    explained = call(*given, "--explain")
+    assert (explained.exit_code, explained.stderr) == (0, "")
+    assert explained.stdout.count("Warning: source order: ValueError: 数据库连不上") == 1

@@ -148,6 +148,7 @@ def build(
         built = builder.assemble(query, **given)
         if explain and form != "json":
             held.told += [" ".join(text.split()) for text in built.warnings]  # the table shows them
+            held.told += [f"source {name}: " for name, use in built.budget.sources.items() if use.fault]
     _print(built, form)
     if explain and form != "json":
         from ctx_vector.cli.explain import show_explanation
