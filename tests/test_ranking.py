@@ -210,6 +210,7 @@ def test_a_blank_query_scores_nothing():
 def test_what_needs_no_score_loads_no_encoder():
     class Never:
         name = fingerprint = "never"
+        dim, max_tokens = 8, 512
 
         def encode_queries(self, texts):
             raise AssertionError("the encoder was asked")
