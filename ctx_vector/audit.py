@@ -261,7 +261,7 @@ class AuditLog:
         if not (texts or session is not None or builds or before is not None):
             raise InputError("purge: nothing to purge; give texts, session, builds or before")
         whole = [self.resolve(id) for id in builds]
-        moment = moment_of(before, datetime.now(UTC))
+        moment = moment_of(before, datetime.now(UTC), "before")
         store = self._store()
         touched = tables.delete_builds(
             store, session, whole, moment.isoformat(timespec="microseconds") if moment else ""

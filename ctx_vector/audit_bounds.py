@@ -32,18 +32,18 @@ def span_of(value: Any, name: str) -> timedelta | None:
     return timedelta(seconds=value)
 
 
-def moment_of(value: Since, now: datetime) -> datetime | None:
-    """Return the time that `since` names: a length of time before now, or a time itself. None is the beginning."""
+def moment_of(value: Since, now: datetime, name: str = "since") -> datetime | None:
+    """Return the time that an argument names: a length of time before now, or a time itself. None is the beginning."""
     if value is None:
         return None
     if isinstance(value, timedelta) or (isinstance(value, str) and _SPAN.fullmatch(value)):
-        span = span_of(value, "since") or timedelta()
+        span = span_of(value, name) or timedelta()
         return now - min(span, now - datetime(1970, 1, 2, tzinfo=UTC))
     try:
-        return as_utc(value, "since")
+        return as_utc(value, name)
     except InputError:
         raise InputError(
-            f"since: expected a length of time such as 7d, 12h or 30m, or a time such as 2026-01-31, got {value!r:.40}"
+            f"{name}: expected a length of time such as 7d, 12h or 30m, or a time such as 2026-01-31, got {value!r:.40}"
         ) from None
 
 

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Mapping
 from datetime import datetime
 from fnmatch import translate
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +26,8 @@ def allowed_rows(
 
     `wanted` maps metadata keys to a value, or to a list, tuple or set of which one has to be there; a document's own
     list passes when it shares a value. The key ``source`` is a name, or a pattern where ``*`` stands for anything,
-    ``?`` for one character and ``[ab]`` for one of these. With `now`, expired documents do not pass.
+    ``?`` for one character and ``[ab]`` for one of these. ``format`` is the extension of the source, in small letters,
+    for a document whose metadata says no other. With `now`, expired documents do not pass.
 
     Raises InputError when `wanted` is no mapping with names as keys.
     """
@@ -64,9 +66,10 @@ def _value_test(key: str, value: Any) -> Any:
     options = _options(value)
 
     def test(facts: DocumentFacts) -> bool:
-        if key not in facts.metadata:
-            return None in options
-        own = facts.metadata[key]
+        if key in facts.metadata:
+            own = facts.metadata[key]
+        else:
+            own = PurePosixPath(facts.source).suffix[1:].lower() or None if key == "format" else None
         return any(item in options for item in (own if isinstance(own, list) else [own]))
 
     return test

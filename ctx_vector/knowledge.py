@@ -253,9 +253,9 @@ class KnowledgeBase:
         """Return at most `limit` passages with a score of at least `min_score`, best first; none for a blank query.
 
         `filter` keeps documents whose metadata has these values (a list: one of them). Its key ``source`` is matched
-        against the source, where ``*`` stands for anything: ``{"source": "docs/en/*", "format": "md"}``. Documents
-        whose ``expires_at`` has come by `now`, which defaults to the clock, are left out. `strategy` is `cosine`,
-        `hybrid`, `bm25` or `hybrid_rrf` (scoring.py).
+        against the source, where ``*`` stands for anything: ``{"source": "docs/en/*", "format": "md"}``; ``format`` is
+        the extension unless the metadata says another. Documents whose ``expires_at`` has come by `now`, which defaults
+        to the clock, are left out. `strategy` is `cosine`, `hybrid`, `bm25` or `hybrid_rrf` (scoring.py).
 
         `rerank` lets a second pass judge the best `rerank_depth` passages: `late`, the folder of a cross-encoder, or
         what else rerank.py takes. Then `min_score` is compared with the score by both passes.

@@ -169,6 +169,9 @@ def test_purging_by_hand(tmp_path: Path):
         good(call("build", f"secret question {number} 秘密", *PLAIN, "--audit", path))
     assert "add --yes" in bad(call("audit", "purge", "last", "--audit", path), 2)
     assert "nothing to purge" in bad(call("audit", "purge", "--yes", "--audit", path), 2)
+    assert bad(call("audit", "purge", "--before", "soon", "--yes", "--audit", path)).startswith(
+        "before: expected a length"
+    )
     assert good(call("audit", "purge", "last", "--yes", "--audit", path)) == "purged: 1 build\n"
     assert (
         good(call("audit", "purge", "--text", "secret question 1 秘密", "--yes", "--audit", path))

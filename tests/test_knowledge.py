@@ -558,6 +558,13 @@ def test_filters(kb, docs):
     assert found(n=[1, 2, 3]) == {"mars"}
     assert found(n=4) == found(source="docs/zh") == set()
     assert len(found()) == 5
+    kb.add_text("A volcano, drawn.", "NOTES.TXT")
+    kb.add_text("A volcano on paper.", "volcano.md", metadata={"format": "scan"})
+    markdown = {f"docs/{name}" for name in ("en/bread.md", "en/volcano.md", "zh/tea.md", "zh/volcano.md")}
+    assert found(format="md") == markdown  # by the extension
+    assert found(format="scan") == {"volcano.md"} and found(format=["txt"]) == {"NOTES.TXT"}
+    assert found(format=None) == {"mars"}
+    assert found(format="md", source="docs/zh/*") == {"docs/zh/tea.md", "docs/zh/volcano.md"}
     for bad in ("topic", [("a", 1)], {1: 2}):
         with pytest.raises(InputError, match="filter"):
             kb.search("volcano", filter=bad)
