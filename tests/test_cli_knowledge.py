@@ -226,6 +226,18 @@ def test_weak_hits_are_called_so(capsys: pytest.CaptureFixture[str]):
     assert shown.startswith("no close match (all score under 0.1); the nearest passages are:\n\n1. 0.05  a.md:1-3\n")
     assert shown.endswith("   A\ufffd[31m\n   text\n")  # the heading once, and nothing that steers a terminal
 
+    bodies = {
+        "售后\n保修两年。": "保修两年。",  # of Word
+        "====\n售后\n====\n\n保修两年。": "保修两年。",
+        "售后\n----\n保修两年。": "保修两年。",
+        "售后服务\n保修两年。": "售后服务\n   保修两年。",
+        "售后": "售后",
+        "---\n保修两年。": "---\n   保修两年。",
+    }
+    for content, body in bodies.items():
+        cli_search.show([replace(hit, content=content, heading=("手册", "售后"))], cli_search.Search("q"))
+        assert capsys.readouterr().out.endswith(f"1. 0.05  a.md:1-3\n   手册 › 售后\n   {body}\n")
+
     good_one, middling = (replace(hit, score=score) for score in (0.8, 0.1))
     cli_search.show([good_one, middling, hit, hit], cli_search.Search("q"))
     lines = [line for line in capsys.readouterr().out.splitlines() if line[:1].isdigit() or line.startswith("no close")]

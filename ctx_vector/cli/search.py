@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -174,8 +175,16 @@ def _show_hit(number: int, hit: Hit, room: int) -> None:
     if heading:
         out(style(pad + cut(heading, room - len(pad)), DIM))
     content = plain(hit.content).strip("\n")
-    first, _, rest = content.partition("\n")
-    if hit.heading and rest.strip() and first.startswith("#"):
-        content = rest  # the heading is shown already
+    if hit.heading:
+        content = _below(content, plain(hit.heading[-1]))
     for line in wrap(content, room - len(pad), _LINES):
         out(pad + line)
+
+
+def _below(content: str, title: str) -> str:
+    """Return a passage without the heading at its beginning, which is shown already: that of Markdown, of Word, or of
+    reStructuredText between its rules.
+    """
+    rule = r"(?:([^\w\s])\{}{{2,}}[ \t]*\n)?"
+    found = re.match(rf"#[^\n]*\n|{rule.format(1)}[ \t]*{re.escape(title)}[ \t]*\n{rule.format(2)}", content)
+    return content[found.end() :] if found and content[found.end() :].strip() else content
