@@ -17,12 +17,13 @@ import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from numbers import Real
 from typing import Any, Final
 
 from ctx_vector.errors import InputError
 from ctx_vector.images import Formula, image_formula, image_parts, image_tokens, is_image_part, openai_tiles
 from ctx_vector.lru import LRU
-from ctx_vector.rules import shown
+from ctx_vector.rules import MOST_TOKENS, shown
 from ctx_vector.tokenizer_kinds import DEFAULT_TOKENIZER, Cl100k, Encode, find_tokenizer
 from ctx_vector.values import clean_text, message_text
 
@@ -93,8 +94,14 @@ class TokenCounter:
         return encode
 
     def _count_raw(self, text: str) -> int:
-        result = self._loaded()(text)
-        return len(result) if isinstance(result, Sized) else int(result)
+        result: Any = self._loaded()(text)
+        if isinstance(result, Mapping):  # of transformers, whose length is that of its keys
+            result = result.get("input_ids")
+        if isinstance(result, Sized):
+            return len(result)
+        if isinstance(result, Real) and 0 <= (number := float(result)) <= MOST_TOKENS:
+            return int(number)
+        raise InputError(f"tokenizer {self.name}: expected a list of tokens or their number, got {shown(result)}")
 
     def _count_now(self, text: str) -> int:
         if not text:

@@ -360,6 +360,20 @@ def test_a_callable_may_return_tokens_or_a_number() -> None:
     assert TokenCounter(len).count("") == 0
 
 
+def test_a_tokenizer_of_transformers_counts_its_ids_and_not_its_keys(hf_file: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(hf_file))
+    counter = TokenCounter(tokenizer)
+    for text in SCRIPTS.values():
+        assert counter.count(text) == len(tokenizer(text)["input_ids"])
+
+
+@pytest.mark.parametrize("given_back", [None, -1, float("nan"), float("inf"), {"tokens": [1]}, object()])
+def test_what_is_no_count_is_told(given_back: object) -> None:
+    with pytest.raises(InputError, match=r"tokenizer .*: expected a list of tokens or their number, got"):
+        TokenCounter(lambda text: given_back).count("abc")
+
+
 def test_estimate_is_the_formula() -> None:
     assert estimate_tokens("你好 world again") == int(2 + 1.3 * 3)
     assert TokenCounter("estimate").count("one two three four") == 5
