@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ctx_vector.cli.common import count, seconds, size, some
 from ctx_vector.cli.tables import show_table
-from ctx_vector.cli.text import cut, cut_start, plain, width, wrap
+from ctx_vector.cli.text import cut, cut_start, plain, read_text, width, wrap
+from ctx_vector.errors import InputError
 
 
 def test_chinese_takes_two_columns():
@@ -101,3 +102,18 @@ def test_an_empty_column_gives_its_room_to_the_question(monkeypatch, capsys):
     assert "session" not in head
     assert width(row) <= 84
     assert "保修多久？…" in row
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
+def test_what_powershell_writes_can_be_read(encoding, tmp_path):
+    """Its ``>`` writes UTF-16 with a mark, and Windows' line ends."""
+    text = "\ufeff" * (encoding == "utf-16-be") + '{"role": "user", "content": "你好"}\r\nsecond\r\n'
+    (tmp_path / "said.jsonl").write_bytes(text.encode(encoding))
+    assert read_text(str(tmp_path / "said.jsonl"), "--history") == '{"role": "user", "content": "你好"}\nsecond\n'
+
+
+@pytest.mark.parametrize("data", ["中文".encode("gbk"), b"\xff\xfea"], ids=["gbk", "half"])
+def test_what_is_neither_is_told(data, tmp_path):
+    (tmp_path / "x").write_bytes(data)
+    with pytest.raises(InputError, match=r"--history: .* is not UTF-8 text"):
+        read_text(str(tmp_path / "x"), "--history")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import sys
@@ -127,11 +128,18 @@ def style(text: str, *codes: str) -> str:
 
 
 def read_text(path: str, what: str) -> str:
-    """Return the text of a file (``-``: stdin). Raises InputError when it is not UTF-8, OSError when not readable."""
+    """Return the text of a file (``-``: stdin) in UTF-8, or in UTF-16 with its mark, as Windows PowerShell writes.
+
+    Raises InputError when it is neither, OSError when not readable.
+    """
+    if path == "-":
+        data = sys.stdin.buffer.read()
+    else:
+        with open(path, "rb") as file:
+            data = file.read()
+    marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
-        if path == "-":
-            return sys.stdin.buffer.read().decode("utf-8-sig")
-        with open(path, encoding="utf-8-sig") as file:
-            return file.read()
+        text = data.decode("utf-16" if marked else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{what}: {path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
+    return text if path == "-" else text.replace("\r\n", "\n").replace("\r", "\n")
