@@ -250,7 +250,7 @@ class CachedEncoder:
             missing = {key: text for key, text in missing.items() if key not in stored}
         if missing:
             encode = self.encoder.encode_queries if kind == "query" else self.encoder.encode_documents
-            vectors = encode(list(missing.values()), **options)
+            vectors = _checked(encode(list(missing.values()), **options), len(missing), self.encoder)
             fresh = dict(zip(missing, vectors, strict=True))
             found.update(fresh)
             self._remember(fresh)
@@ -261,6 +261,23 @@ class CachedEncoder:
     def _remember(self, vectors: Mapping[bytes, NDArray[np.float32]]) -> None:
         # not views, which would keep the whole batch
         self._known.put({key: vector.copy() for key, vector in vectors.items()})
+
+
+def _checked(vectors: Any, count: int, encoder: Encoder) -> Vectors:
+    """Return what an encoder gave, (count, dim) float32. Raises ModelError when these are no unit rows (or zeros).
+
+    Relevance is made of cosines, and a row that is seven times as long would be relevant to everything.
+    """
+    rows = np.asarray(vectors, np.float32)
+    if rows.shape != (count, encoder.dim):
+        raise ModelError(f"{encoder.name}: expected vectors of shape {(count, encoder.dim)}, got {rows.shape}")
+    lengths = np.linalg.norm(rows, axis=1)
+    wrong = lengths[~((np.abs(lengths - 1) < 0.01) | (lengths == 0))]
+    if len(wrong):
+        raise ModelError(
+            f"{encoder.name}: expected unit rows, got one of length {wrong[0]:.4g}; divide each vector by its length"
+        )
+    return rows
 
 
 def tokens_of(encoder: Encoder, texts: Sequence[str], kind: Literal["query", "passage"]) -> list[Vectors]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ctx_vector import ContextBuilder, KnowledgeBase, Memory, MemoryTool, RAGTool
+from ctx_vector import ContextBuilder, ContextConfig, KnowledgeBase, Memory, MemoryTool, RAGTool
 from ctx_vector.encoders import CachedEncoder, OnnxEncoder, SentenceTransformerEncoder, load_encoder
 from ctx_vector.errors import ConfigError, InputError, ModelError
 from ctx_vector.model_store import model_dir
@@ -493,3 +493,43 @@ def test_a_lazy_encoder_is_not_loaded_to_be_checked(tmp_path):
 
     for take in TAKERS.values():
         take(tmp_path, Lazy())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (lambda rows: rows * 7, r"unit rows, got one of length 7; divide each vector by its length"),
+        (lambda rows: np.full_like(rows, np.nan), r"unit rows, got one of length nan"),
+        (lambda rows: rows[:, :5], r"of shape \(1, 384\), got \(1, 5\)"),
+        (lambda rows: rows[0], r"of shape \(1, 384\), got \(384,\)"),
+    ],
+    ids=["long", "nan", "narrow", "flat"],
+)
+def test_vectors_that_would_make_everything_relevant_are_refused(wrong, words, encoder):
+    class Other:
+        name, fingerprint, dim, max_tokens = "other", f"other:{words}", encoder.dim, encoder.max_tokens
+        count_tokens = staticmethod(encoder.count_tokens)
+
+        def encode_queries(self, texts):
+            return wrong(encoder.encode_queries(texts))
+
+        encode_documents = encode_queries
+
+    with pytest.raises(ModelError, match=f"other: expected .*{words}"):
+        ContextBuilder(config=ContextConfig(strategy="cosine_raw"), encoder=Other()).assemble("茶", documents=["绿茶"])
+
+
+def test_lists_of_numbers_are_vectors_too(encoder):
+    class Lists:
+        name, fingerprint, dim, max_tokens = "lists", "lists:1", encoder.dim, encoder.max_tokens
+        count_tokens = staticmethod(encoder.count_tokens)
+
+        def encode_queries(self, texts):
+            return encoder.encode_queries(texts).tolist()
+
+        encode_documents = encode_queries
+
+    given = CachedEncoder(Lists())
+    np.testing.assert_allclose(
+        given.encode_documents(["绿茶", "tea"]), encoder.encode_queries(["绿茶", "tea"]), atol=1e-6
+    )
