@@ -35,7 +35,7 @@ from ctx_vector.sizing import BudgetPolicy, layered, sized
 from ctx_vector.sources import LayerShares, SourceConfig
 from ctx_vector.stages import Request, Summarizer, TokenCounter
 from ctx_vector.structure import Template
-from ctx_vector.tokens import framing, tokenizer_fingerprint
+from ctx_vector.tokens import as_counter, framing, tokenizer_fingerprint
 from ctx_vector.trace import Trace
 
 if TYPE_CHECKING:
@@ -48,12 +48,13 @@ class ContextBuilder:
     """Builds contexts. Every argument is optional; a builder may be used from several threads.
 
     `memory_tool` and `rag_tool` are objects with ``run({"action": "search", ...})``, or a Memory and a KnowledgeBase;
-    `sources` are objects with `load(request)`, or SourceConfigs with layers. `encoder` defaults to the bundled
-    multilingual model, loaded when first needed. `summarizer` shortens a text to a number of tokens, and sums up the
-    older turns with `history_strategy="summary"`; `budget_policy` gives the size of each build from its request, and
-    `share_policy` the weights of its parts or layers (policies.py). `model_max_tokens` is the model's window, only used
-    to warn when a context takes over 70 % of it. `counter` replaces the tokenizer. `audit` records every build: an
-    AuditLog, or the path of its file (audit.py). `config` may be a mapping of its fields.
+    `sources` are objects with `load(request)`, which may be `async`, or SourceConfigs with layers. `encoder` defaults
+    to the bundled multilingual model, loaded when first needed. `summarizer` shortens a text to a number of tokens, and
+    sums up the older turns with `history_strategy="summary"`; `budget_policy` gives the size of each build from its
+    request, and `share_policy` the weights of its parts or layers (policies.py). `model_max_tokens` is the model's
+    window, only used to warn when a context takes over 70 % of it. `counter` replaces the tokenizer: a TokenCounter,
+    another object with its methods, or a function that counts. `audit` records every build: an AuditLog, or the path of
+    its file (audit.py). `config` may be a mapping of its fields.
 
     With SourceConfigs or a `budget_ratio` (the shares of the layers) the build has layers: `reserve_ratio` is not used,
     and the limit is the least of ``int(model_max_tokens * (1 - output_reserve_ratio))`` and the config's `max_tokens`
@@ -72,7 +73,7 @@ class ContextBuilder:
         sources: Sequence[Any] = (),
         config: ContextConfig | Mapping[str, Any] | None = None,
         encoder: Encoder | None = None,
-        counter: TokenCounter | None = None,
+        counter: TokenCounter | Callable[[str], Any] | None = None,
         summarizer: Summarizer | None = None,
         budget_policy: BudgetPolicy | None = None,
         share_policy: SharePolicy | None = None,
@@ -98,7 +99,7 @@ class ContextBuilder:
         self.audit = _audit_of(audit, rag_tool, memory_tool)
         self.user_id = user_id or getattr(getattr(memory_tool, "memory", None), "user_id", None)
         self._output_reserve_ratio = output_reserve_ratio
-        self._given_counter = counter
+        self._given_counter = None if counter is None else as_counter(counter)
         shared = Shared(encoder, getattr(rag_tool, "knowledge", None))
         if shares is not None:
             shared.layers = Layers.of(shares, configs)

@@ -1,8 +1,9 @@
 """Gather: ask every source, turn what it gives into candidates, and record what went wrong.
 
-A source is a name, a kind (the `type` its packets get) and a function of the request. Sources with a time limit are
-asked in threads side by side; the order of results is the order of the sources, whoever answers first. A source that
-raises, answers with an error text or does not answer in time becomes a fault in the record; the build goes on.
+A source is a name, a kind (the `type` its packets get) and a function of the request, which may be `async`. Those with
+a time limit are asked in threads side by side; the order of results is the order of the sources, whoever answers first.
+A source that raises, answers with an error text or does not answer in time becomes a fault in the record; the build
+goes on.
 
 Only the caller's own packets may choose the sections Role & Policies and State or name a section; for every other
 source its kind wins, and a stored `type` or `section` stays as data under `metadata["user"]`.
@@ -14,7 +15,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -91,6 +92,8 @@ class _Answer:
     def _run(self, request: Request) -> None:
         try:
             value = self.spec.load(request)
+            if isinstance(value, (Awaitable, AsyncIterable)):
+                value = _awaited(value)
             if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping, Sequence)):
                 value = [value] if _get(value, _CONTENT_KEYS) is not None else list(value)
             self.value = value
@@ -113,6 +116,22 @@ class _Answer:
         if isinstance(self.value, str) and self.spec.kind is not None and is_error_text(self.value):
             return Fault(name, "fault", " ".join(self.value[:300].split()))
         return None
+
+
+def _awaited(value: Awaitable[Any] | AsyncIterable[Any]) -> Any:
+    """Return what a source that is `async` gives, on an event loop of its own."""
+    import asyncio  # only such sources pay for it
+    from concurrent.futures import ThreadPoolExecutor
+
+    async def wait() -> Any:
+        return [item async for item in value] if isinstance(value, AsyncIterable) else await value
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(wait())
+    with ThreadPoolExecutor(1) as aside:  # the caller's loop, which waits for this build, cannot run it
+        return aside.submit(asyncio.run, wait()).result()
 
 
 def is_error_text(text: str) -> bool:

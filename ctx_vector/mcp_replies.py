@@ -27,7 +27,7 @@ class HistoryMessage(BaseModel):
     """One message of the conversation so far."""
 
     role: str = Field(min_length=1, max_length=60, description="user, assistant, system or tool. 角色。")
-    content: str = Field(description="What was said. 内容。")
+    content: str | None = Field(description="What was said; null where only tools were called. 内容。")
     timestamp: str | None = Field(None, description="When it was said, ISO 8601. 时间。")
 
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from numbers import Real
 from typing import Any, Final
 
-from ctx_vector.errors import InputError
+from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.images import Formula, image_formula, image_parts, image_tokens, is_image_part, openai_tiles
 from ctx_vector.lru import LRU
 from ctx_vector.rules import MOST_TOKENS, shown
@@ -32,6 +32,7 @@ _BLANKS: Final = "\t\v\f \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u30
 _WIDE_GAP = re.compile(f"(?<![{_BLANKS}])[{_BLANKS}]{{50000,}}+(?=[^\r\n])")
 _SAFE_LENGTH: Final = 49_000  # of a text that cannot hold such a gap
 _LONG_KEY: Final = 2_000
+_PARTS: Final = ("name", "additive", "count", "count_batch", "count_messages", "truncate")
 _MOST_CUT: Final = 1_000
 _MOST_BREAKS: Final = 1_000
 _LONGEST_END: Final = 16  # characters
@@ -276,6 +277,24 @@ class TokenCounter:
         if end <= _LONG_KEY:
             self._remember(text[:end], count)
         return end, count, guess, len(tokens)
+
+
+def as_counter(given: Any) -> Any:
+    """Return a counter as it is, or one of a tokenizer: its name, or a function of a text.
+
+    Raises ConfigError for what is neither, InputError for an unknown name.
+    """
+    lacks = [name for name in _PARTS if not hasattr(given, name)]
+    if not lacks:
+        return given
+    if len(lacks) < len(_PARTS) - 1 or not (callable(given) or isinstance(given, str)):
+        raise ConfigError(
+            [
+                f"counter: expected a tokenizer, or an object with {', '.join(_PARTS)}, got one without "
+                f"{', '.join(lacks)}: {given!r:.80}"
+            ]
+        )
+    return TokenCounter(given)
 
 
 def ending(text: str) -> str:

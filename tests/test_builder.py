@@ -241,6 +241,25 @@ def test_a_warm_build_encodes_the_query_and_nothing_else():
     assert encoder.queries == ["one", "two"] and encoder.documents == ["a", "b"]
 
 
+def test_a_counter_may_be_a_function_and_is_refused_at_once_when_it_is_none():
+    by_function = ContextBuilder(config=plain(), counter=len).assemble("q", documents=["ab"], now=NOW)
+    assert by_function.budget.text_tokens == len(by_function.text)
+    by_name = ContextBuilder(config=plain(), counter="estimate").assemble("q", now=NOW)
+    assert by_name.meta["tokenizer"] == "estimate"
+
+    class Half:
+        name = "half"
+
+        def count(self, text):
+            return len(text)
+
+    for none in (Half(), object(), 7):
+        with pytest.raises(ConfigError, match="counter: expected a tokenizer, or an object with name, additive, count"):
+            ContextBuilder(counter=none)
+    with pytest.raises(InputError, match="tokenizer: expected one of"):
+        ContextBuilder(counter="cl200k")
+
+
 def test_a_warm_build_counts_each_text_once():
     counted = []
 

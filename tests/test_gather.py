@@ -1,5 +1,6 @@
 """Gather: what a source may give, what becomes of it, and what becomes of a source that fails."""
 
+import asyncio
 import copy
 import threading
 import time
@@ -264,6 +265,40 @@ def test_a_hanging_source_times_out_and_the_build_goes_on():
     assert faults(built) == [("knowledge", "timeout"), ("slow", "timeout")]
     assert "no answer within 0.1 s" in built.dropped[0].detail
     assert set(item.reason for item in built.dropped) <= set(DROP_REASONS)
+
+
+@pytest.mark.parametrize("timeout", [5.0, None])
+def test_a_source_may_be_async(timeout):
+    async def load(request):
+        await asyncio.sleep(0.01)
+        return [f"about {request.user_query}", "二"]
+
+    async def one_by_one(request):
+        for text in ("three", "four"):
+            await asyncio.sleep(0)
+            yield text
+
+    async def broken(request):
+        await asyncio.sleep(0)
+        raise ValueError("no connection")
+
+    sources = [Source(load), Source(one_by_one), Source(broken, "broken")]
+    builder = ContextBuilder(sources=sources, config=plain(source_timeout=timeout))
+    for built in (builder.assemble("q", now=NOW), asyncio.run(inside(builder)), asyncio.run(builder.aassemble("q"))):
+        assert sorted(contents(built)) == ["about q", "four", "three", "二"]
+        assert faults(built) == [("broken", "fault")] and "ValueError: no connection" in built.dropped[0].detail
+
+
+async def inside(builder):
+    return builder.assemble("q", now=NOW)
+
+
+def test_an_async_source_that_hangs_times_out():
+    async def load(request):
+        await asyncio.sleep(30)
+
+    built = ContextBuilder(sources=[Source(load, "slow")], config=plain(source_timeout=0.1)).assemble("q", now=NOW)
+    assert faults(built) == [("slow", "timeout")]
 
 
 def test_sources_answer_in_their_order_whoever_is_first():

@@ -224,6 +224,15 @@ def test_every_tool_and_resource_works(connect: Connect):
     talk(connect, story)
 
 
+def test_a_message_of_the_history_may_have_no_content(connect):
+    async def story(client):
+        history = [{"role": "user", "content": "你好"}, {"role": "assistant", "content": None}]
+        reply = await client.call_tool("build_context", {"query": "x", "history": history})
+        assert not reply.is_error and "user: 你好" in reply.structured_content["text"]
+
+    talk(connect, story)
+
+
 @pytest.mark.parametrize(
     ("tool", "given", "message"),
     [
