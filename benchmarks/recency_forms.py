@@ -33,9 +33,9 @@ from freshness import DATA, FLOOR, builder_of, fresh, last_steps, read
 from ctx_vector import ContextConfig, MemoryTool, TokenCounter, load_encoder
 from ctx_vector.calibration import load_calibration
 from ctx_vector.encoders import CachedEncoder
+from ctx_vector.judging import relevances
 from ctx_vector.newer import MOST, WIDEST, NewerRule, Statement, apart, take_over, width
 from ctx_vector.packets import Candidate
-from ctx_vector.ranking import relevances
 from ctx_vector.scoring import make_scorer
 from ctx_vector.values import as_utc
 

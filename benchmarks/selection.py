@@ -37,8 +37,9 @@ from ctx_vector.compress import Shortener
 from ctx_vector.diversity import Variety
 from ctx_vector.filling import Filled, fill
 from ctx_vector.history import History
+from ctx_vector.judging import Judge
 from ctx_vector.packets import Candidate
-from ctx_vector.ranking import Judge, rank
+from ctx_vector.ranking import rank
 from ctx_vector.structure import Template
 
 WORDS = (

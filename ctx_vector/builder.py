@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ctx_vector.allocation import Layers
+from ctx_vector.built import BuiltContext
 from ctx_vector.composing import Means, compose
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import ConfigError, CtxVectorError, InputError
@@ -25,7 +26,6 @@ from ctx_vector.gather import SourceSpec, gather
 from ctx_vector.history import History, Listener, plan_history, roll_summary
 from ctx_vector.inputs import Given, Inputs, as_tool, make_request, named, read_inputs, retrieval_specs
 from ctx_vector.live_sources import LiveSources, check_system
-from ctx_vector.packets import BuiltContext
 from ctx_vector.pictures import with_images
 from ctx_vector.policies import SharePolicy
 from ctx_vector.rules import shown

@@ -20,7 +20,8 @@ from ctx_vector.compress import Shortener
 from ctx_vector.diversity import Variety
 from ctx_vector.filling import fill
 from ctx_vector.history import History
-from ctx_vector.ranking import Judge, rank
+from ctx_vector.judging import Judge
+from ctx_vector.ranking import rank
 from ctx_vector.record import make_record, report
 from ctx_vector.stages import Summarizer, TokenCounter
 from ctx_vector.structure import Template

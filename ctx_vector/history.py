@@ -19,12 +19,13 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
+from ctx_vector.built import Decision
 from ctx_vector.config import ContextConfig
 from ctx_vector.errors import InputError
 from ctx_vector.gather import TOOL_ROLES, SourceSpec
+from ctx_vector.judging import encoded, relevances
 from ctx_vector.layout import CONTEXT, Piece
-from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket, Decision, Message
-from ctx_vector.ranking import encoded, relevances
+from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket, Message
 from ctx_vector.recency import recency
 from ctx_vector.stages import Encoder, Scorer, Summarizer, TokenCounter
 from ctx_vector.structure import TEXTS, chat_message, message_body

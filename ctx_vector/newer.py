@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ctx_vector.ranking import Judge
+    from ctx_vector.judging import Judge
 
 #: A statement is at most this wide: a character of Chinese or Japanese counts 3, others 1.
 WIDEST: Final = 400

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ctx_vector.built import BuiltContext as BuiltContext  # what comes out, named here too
-from ctx_vector.built import Decision as Decision
 from ctx_vector.errors import InputError
 from ctx_vector.values import as_utc, clean_text, json_ready, message_text
 

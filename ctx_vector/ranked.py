@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from ctx_vector.built import Decision
 from ctx_vector.gather import TOOL_ROLES
 from ctx_vector.layout import ROLE, Piece
 from ctx_vector.packets import (
@@ -22,7 +23,6 @@ from ctx_vector.packets import (
     TYPE_SYSTEM,
     TYPE_TOOL,
     Candidate,
-    Decision,
 )
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pipeline_help import NOW, STEADY, HashEncoder, build, plain
 
 from ctx_vector import ContextBuilder, ContextPacket
 from ctx_vector.errors import InputError
-from ctx_vector.ranking import MOST_WINDOWS, windows
+from ctx_vector.judging import MOST_WINDOWS, windows
 
 WORDS = "the a fox Dog runs over lazy数据 memory of pandas PANDAS quick 内存 x y".split()
 

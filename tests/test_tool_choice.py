@@ -9,8 +9,8 @@ from jsonschema import Draft202012Validator
 
 from ctx_vector import ContextPacket, TokenCounter
 from ctx_vector.encoders import CachedEncoder
+from ctx_vector.judging import relevances
 from ctx_vector.packets import Candidate
-from ctx_vector.ranking import relevances
 from ctx_vector.schema_levels import LEVELS
 from ctx_vector.scoring import make_scorer
 from ctx_vector.tool_reading import read_tools
