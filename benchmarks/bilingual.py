@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 from common import hardware, write_result
 
-from ctx_vector import KnowledgeBase, calibration, load_encoder
+from ctx_vector import KnowledgeBase, calibration, load_encoder, relevance_map
 from ctx_vector.calibration import load_calibration
 from ctx_vector.encoders import CachedEncoder
 from ctx_vector.experiments.reading import read_dataset
@@ -39,7 +39,7 @@ from ctx_vector.languages import language_of
 ROOT = Path(__file__).resolve().parent.parent
 OWN = ROOT / "data" / "datasets" / "bilingual_knowledge"
 SHARED = ROOT.parent / "shared" / "datasets"
-SHARES = (1.0, 0.85, 0.8, 0.75, 0.7, 0.6)
+SHARES = (1.0, 0.85, 0.8, 0.78, 0.75, 0.7, 0.6)
 DEPTH = 30
 
 
@@ -101,12 +101,14 @@ def table(task: Task, rankings: Sequence[Sequence[str]]) -> dict[str, dict[str, 
 
 @contextmanager
 def other_language(share: float) -> Iterator[None]:
-    before = calibration.OTHER_LANGUAGE
-    calibration.OTHER_LANGUAGE = share  # type: ignore[misc]
+    before = relevance_map.OTHER_LANGUAGE
+    relevance_map.OTHER_LANGUAGE = share  # type: ignore[misc]
+    calibration._fixed_points.cache_clear()  # which has it
     try:
         yield
     finally:
-        calibration.OTHER_LANGUAGE = before  # type: ignore[misc]
+        relevance_map.OTHER_LANGUAGE = before  # type: ignore[misc]
+        calibration._fixed_points.cache_clear()
 
 
 def by_passages(task: Task, encoder: CachedEncoder) -> dict[str, Any]:
@@ -161,7 +163,7 @@ def main() -> None:
     store = VectorFile(options.cache / "vectors.sqlite3") if options.cache else None
     encoder = CachedEncoder(load_encoder(), capacity=100_000, store=store)
     result: dict[str, Any] = {"what": "R@1, R@5 and MRR among documents of two languages", "hardware": hardware()}
-    result["other_language"] = calibration.OTHER_LANGUAGE
+    result["other_language"] = relevance_map.OTHER_LANGUAGE
     tasks = {"own": own()}
     if SHARED.is_dir():
         tasks["halves"] = xquad(options.every, lambda language, number: (number // 5 % 2 == 0) == (language == "en"))
