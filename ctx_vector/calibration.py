@@ -287,7 +287,8 @@ class Asked:
         self._calibration = calibration
         self._query = query.astype(np.float64)
         questions = calibration.questions, calibration.statement_questions
-        self._questions = [means[cohort(language)].astype(np.float64) for means in questions]
+        means = [kind[cohort(language)].astype(np.float64) for kind in questions]
+        self._compared = np.stack([self._query, *means])  # with every text
         taken = [-1 if name == cohort(language) else 0 for name in LANGUAGES]
         self.direction: NDArray[np.float32] = np.concatenate((query, np.array(taken, np.float32)))
         """The vector (dim + 2,) by whose inner product with their ranked rows (`Calibration.ranked`) texts of one
@@ -317,9 +318,8 @@ class Asked:
 
         rows, (unrelated, shift) = vectors.astype(np.float64), points[:2]
         # einsum adds up each row by itself: the same bits whatever else is scored
-        cosines = np.einsum("ij,j->i", rows, self._query)
-        of_texts = [np.einsum("ij,j->i", rows, mean) for mean in self._questions]
-        common = np.maximum(of_texts[0] - unrelated, of_texts[1] - points[9])
+        cosines, by_questions, by_inquiries = np.einsum("ij,kj->ki", rows, self._compared)
+        common = np.maximum(by_questions - unrelated, by_inquiries - points[9])
         excess = cosines - unrelated - shift - lost(common, points[8] == 1)
         return np.asarray(excess, np.float64), cosines
 
