@@ -91,9 +91,7 @@ class _Answer:
 
     def _run(self, request: Request) -> None:
         try:
-            value = self.spec.load(request)
-            if isinstance(value, (Awaitable, AsyncIterable)):
-                value = _awaited(value)
+            value = awaited(self.spec.load(request))
             if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping, Sequence)):
                 value = [value] if _get(value, _CONTENT_KEYS) is not None else list(value)
             self.value = value
@@ -118,9 +116,11 @@ class _Answer:
         return None
 
 
-def _awaited(value: Awaitable[Any] | AsyncIterable[Any]) -> Any:
-    """Return what a source that is `async` gives, on an event loop of its own."""
-    import asyncio  # only such sources pay for it
+def awaited(value: Any) -> Any:
+    """Return what an awaitable or an asynchronous iterator gives, on an event loop of its own; all else as it is."""
+    if not isinstance(value, (Awaitable, AsyncIterable)):
+        return value
+    import asyncio  # only sources that are `async` pay for it
     from concurrent.futures import ThreadPoolExecutor
 
     async def wait() -> Any:

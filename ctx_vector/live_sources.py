@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.errors import ConfigError, CtxVectorError, InputError
-from ctx_vector.gather import SourceSpec, is_error_text, packet_of
+from ctx_vector.gather import SourceSpec, awaited, is_error_text, packet_of
 from ctx_vector.packets import Candidate, ContextPacket
 from ctx_vector.rules import nearest, shown
 from ctx_vector.source_loaders import open_loader
@@ -249,7 +249,7 @@ class _Live:
             self._loading.release()
 
     def _asked(self, request: Request) -> list[Any]:
-        value = self._call(request) if self._call is not None else self.loader(request, **self.config.args)
+        value = awaited(self._call(request) if self._call is not None else self.loader(request, **self.config.args))
         if isinstance(value, str) and not getattr(self.loader, "plain", False) and is_error_text(value):
             raise SourceFault(" ".join(value[:300].split()))
         return self._items(value)

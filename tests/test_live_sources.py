@@ -1,5 +1,6 @@
 """Sources at work: order, limits, faults, what is kept, overrides, expiry and scopes."""
 
+import asyncio
 import threading
 import time
 from datetime import UTC, datetime, timedelta
@@ -55,6 +56,24 @@ def test_results_come_in_the_order_of_the_sources_whoever_answers_first():
     assert [(item.source, item.packet.content) for item in found.candidates] == [
         ("a", "slow"), ("b", "quick"), ("c", "x"), ("c", "y")
     ]  # fmt: skip
+
+
+def test_a_source_may_be_async():
+    async def function(request, city):
+        await asyncio.sleep(0.01)
+        return [city, request.user_query]
+
+    class Loader:
+        async def load(self, request):
+            for text in ("一", "二"):
+                await asyncio.sleep(0)
+                yield text
+
+    async def broken(request):
+        raise ValueError("no connection")
+
+    found = ask(source(function, "a", args={"city": "Oslo"}), source(Loader(), "b", "static"), source(broken, "c"))
+    assert texts(found) == ["Oslo", "q", "一", "二"] and faults(found) == [("c", "fault")]
 
 
 def test_a_source_gets_its_own_limits_and_arguments():
