@@ -14,12 +14,13 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from ctx_vector import measurements
+from ctx_vector import hub, measurements
 from ctx_vector.errors import ConfigError, ModelError
 from ctx_vector.languages import LANGUAGES, cohort, language_of
 from ctx_vector.relevance_map import OTHER_LANGUAGE, PairMap, pairs_from_dict, pairs_to_dict, seen_from
@@ -47,6 +48,7 @@ class CrossEncoderScorer:
         local = path.is_dir()
         if not local and (isinstance(name, Path) or str(name).count("/") != 1 or str(name).startswith((".", "/", "~"))):
             raise ConfigError([f"rerank: there is no folder {str(name)!r} with a cross-encoder"])
+        hub.quiet()
         try:
             from sentence_transformers import CrossEncoder
         except ImportError as error:
@@ -55,7 +57,8 @@ class CrossEncoderScorer:
                 "pip install sentence-transformers"
             ) from error
         try:
-            self._model: Any = CrossEncoder(str(path) if local else str(name), device="cpu", local_files_only=local)
+            source = str(path) if local else str(name)
+            self._model: Any = hub.opened(partial(CrossEncoder, device="cpu"), source, local=local)
         except Exception as error:  # the libraries below raise whatever their parts raise
             raise ModelError(f"rerank: sentence-transformers cannot load the cross-encoder {name}: {error}") from error
         outputs = int(self._model.config.num_labels)

@@ -6,11 +6,13 @@ import hashlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
+from ctx_vector import hub
 from ctx_vector.errors import InputError, ModelError
 from ctx_vector.lru import LRU
 from ctx_vector.model_store import MANIFEST, cards, find_card, prepare
@@ -62,6 +64,7 @@ class SentenceTransformerEncoder:
     def __init__(self, name: str | Path) -> None:
         path = Path(name).expanduser()
         local = path.is_dir()
+        hub.quiet()
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
@@ -70,7 +73,7 @@ class SentenceTransformerEncoder:
             ) from error
         try:
             source = str(path) if local else str(name)
-            self._model = SentenceTransformer(source, device="cpu", local_files_only=local)
+            self._model = hub.opened(partial(SentenceTransformer, device="cpu"), source, local=local)
         except Exception as error:  # the libraries below raise whatever their parts raise
             raise ModelError(f"sentence-transformers cannot load {name}: {error}") from error
         self._model.eval()

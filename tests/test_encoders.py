@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 from pathlib import Path
 
@@ -533,3 +534,42 @@ def test_lists_of_numbers_are_vectors_too(encoder):
     np.testing.assert_allclose(
         given.encode_documents(["绿茶", "tea"]), encoder.encode_queries(["绿茶", "tea"]), atol=1e-6
     )
+
+
+def test_a_hub_name_is_opened_from_the_cache_without_a_connection_and_a_wrong_one_fails_at_once(
+    tmp_path: Path,
+) -> None:
+    cached = tmp_path / "hub" / "models--owner--little" / "snapshots" / "1"
+    cached.mkdir(parents=True)
+    (cached.parents[1] / "refs").mkdir()
+    (cached.parents[1] / "refs" / "main").write_text("1")
+    for file in model_dir(E5).iterdir():
+        (cached / file.name).symlink_to(file)
+    script = """
+        import socket
+        calls = []
+
+        def refuse(*args, **kwargs):
+            calls.append(args)
+            raise OSError("there is no network")
+
+        socket.getaddrinfo = socket.socket.connect = refuse
+        from ctx_vector import load_encoder
+        from ctx_vector.errors import ModelError
+
+        print(load_encoder("owner/little").dim, len(calls))
+        try:
+            load_encoder("owner/litle")
+        except ModelError as error:
+            print(error, len(calls))
+    """
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_ENDPOINT": "http://hub.test"}
+    environment = {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "384 0",
+        "sentence-transformers cannot load owner/litle: it is not in the cache of the hub, and http://hub.test cannot "
+        "be reached (there is no network); check the name, or give the path of a folder 1",
+    ]

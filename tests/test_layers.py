@@ -48,7 +48,7 @@ LAYERS = {
         tool_schemas tool_reading schema_levels schema_walk json_results json_writer
         versions plain_yaml
         loaders formats documents file_walk ignore_rules
-        encoders onnx_encoder unigram encoding_cache
+        encoders onnx_encoder hub unigram encoding_cache
         model_store model_files model_sources e5_format onnx_export tokenizer_files
         index sieve store measurements whole_files""",
     "vocabulary": """
