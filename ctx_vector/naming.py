@@ -21,11 +21,9 @@ _NAME: Final = re.compile(r"[^\s:]+:\S+")
 def details(built: BuiltContext) -> Callable[[Decision], str]:
     """Return what tells the `detail` of a decision of this build, on one line."""
     cites: dict[str, str] = {}
-    for item in (*built.kept, *built.dropped):
+    for item in (*built.kept, *built.dropped):  # equal texts have one id: the one that is kept names it
         if cite := " ".join(str(item.packet.meta.get("cite") or "").split()):
-            cites.setdefault(
-                f"{item.source}:{item.packet.id}", cite
-            )  # ids of equal texts are equal: the one that is kept
+            cites.setdefault(f"{item.source}:{item.packet.id}", cite)
     if not cites:
         return lambda item: " ".join(item.detail.split())
     return lambda item: " ".join(_NAME.sub(lambda found: cites.get(found[0], found[0]), item.detail).split())
