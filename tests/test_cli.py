@@ -9,6 +9,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -185,6 +186,23 @@ def test_ctrl_c_keeps_what_was_encoded(tmp_path: Path):
     report = json.loads(run("index", docs, "--kb", kb, "--json").stdout)
     assert report["documents"]["added"] == 160
     assert report["encoded"] == report["chunks"] - kept
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGINT for one process")
+@pytest.mark.parametrize(("given", "code"), [(["--version"], 0), (["search", " ", "--kb", "none"], 2)])
+def test_ctrl_c_while_a_command_ends_changes_nothing(given: list[str], code: int):
+    script = """
+        import atexit, os, signal, sys
+        from ctx_vector.cli import main
+
+        atexit.register(os.kill, os.getpid(), signal.SIGINT)
+        sys.argv = ["ctx-vector", *sys.argv[1:]]
+        main()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), *given], capture_output=True, text=True, env=environment()
+    )
+    assert done.returncode == code and "Exception" not in done.stderr and "Interrupt" not in done.stderr
 
 
 def encodings(kb: Path) -> int:

@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run one command line (default: the process's) and exit."""
     from ctx_vector.cli.common import finish, run, set_up_streams
 
+    own = arguments is None
     given = list(sys.argv[1:] if arguments is None else arguments)
     set_up_streams()
     if given[:1] == ["search"]:
@@ -33,8 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         plain = read_plain(given[1:])
         if plain is not None:
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one query needs no pool of threads
-            finish(run(lambda: search(plain)), quick=arguments is None)
-    finish(run(lambda: _typer(given)))
+            finish(run(lambda: search(plain)), quick=own, own=own)
+    finish(run(lambda: _typer(given)), own=own)
 
 
 def _typer(given: list[str]) -> int:
