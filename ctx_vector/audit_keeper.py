@@ -19,7 +19,7 @@ from ctx_vector.values import clean_text, json_ready
 
 if TYPE_CHECKING:
     from ctx_vector.config import ContextConfig
-    from ctx_vector.history import Said
+    from ctx_vector.conversation import Said
 
 Redact = Callable[[str], str]
 

@@ -21,9 +21,10 @@ from ctx_vector.allocation import Layers
 from ctx_vector.built import BuiltContext
 from ctx_vector.composing import Means, compose
 from ctx_vector.config import ContextConfig
+from ctx_vector.conversation import Listener
 from ctx_vector.errors import ConfigError, CtxVectorError, InputError
 from ctx_vector.gather import SourceSpec, gather
-from ctx_vector.history import History, Listener, plan_history, roll_summary
+from ctx_vector.history import History, plan_history, roll_summary
 from ctx_vector.inputs import Given, Inputs, as_tool, make_request, named, read_inputs, retrieval_specs
 from ctx_vector.live_sources import LiveSources, check_system
 from ctx_vector.pictures import with_images

@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from ctx_vector.config import ContextConfig
+from ctx_vector.conversation import Listener, Said
 from ctx_vector.errors import ConfigError, InputError
 from ctx_vector.gather import SourceSpec, packet_of
-from ctx_vector.history import Listener, Said
 from ctx_vector.packets import (
     TYPE_AGENT,
     TYPE_HISTORY,
@@ -261,7 +261,7 @@ def _cited(item: Any) -> Any:
     except Exception:  # an item may be any object; whatever is wrong with it is told when it is gathered
         return item
     if place is None or packet.meta.get("cite"):
-        return item
+        return packet
     cite = place if page is None else f"{place}:p{page}"
     score = packet.relevance if packet.scored else None
     return ContextPacket(packet.content, packet.timestamp, packet.token_count, score, {**packet.meta, "cite": cite})

@@ -20,7 +20,7 @@ from ctx_vector.values import message_text
 
 if TYPE_CHECKING:
     from ctx_vector.config import ContextConfig
-    from ctx_vector.history import Said
+    from ctx_vector.conversation import Said
     from ctx_vector.inputs import Inputs
     from ctx_vector.stages import TokenCounter
 

@@ -14,7 +14,8 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from ctx_vector.compress import LEAST_ROOM
-from ctx_vector.history import History, Said
+from ctx_vector.conversation import Said
+from ctx_vector.history import History
 from ctx_vector.layout import CONTEXT, Piece
 from ctx_vector.ranked import Ranked
 from ctx_vector.select import Filler

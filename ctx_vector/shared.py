@@ -18,6 +18,7 @@ from ctx_vector.search_model import as_encoder, check_encoder
 from ctx_vector.stages import TokenCounter
 from ctx_vector.summary import Summaries
 from ctx_vector.tokens import TokenCounter as ExactCounter
+from ctx_vector.tokens import as_counter
 
 if TYPE_CHECKING:
     from ctx_vector.calibration import Calibration
@@ -82,7 +83,8 @@ class Shared:
     def counter(self, tokenizer: Any) -> TokenCounter:
         """Return the counter of a tokenizer: one for each name."""
         if not isinstance(tokenizer, str):
-            return tokenizer if hasattr(tokenizer, "count_messages") else ExactCounter(tokenizer)
+            counter: TokenCounter = as_counter(tokenizer)
+            return counter
         if tokenizer not in self._counters:
             self._counters[tokenizer] = ExactCounter(tokenizer)
         return self._counters[tokenizer]

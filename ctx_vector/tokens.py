@@ -287,7 +287,7 @@ def as_counter(given: Any) -> Any:
     lacks = [name for name in _PARTS if not hasattr(given, name)]
     if not lacks:
         return given
-    if len(lacks) < len(_PARTS) - 1 or not (callable(given) or isinstance(given, str)):
+    if not callable(given) and not isinstance(given, str):
         raise ConfigError(
             [
                 f"counter: expected a tokenizer, or an object with {', '.join(_PARTS)}, got one without "

@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.compress import Journal
 from ctx_vector.config import ContextConfig
+from ctx_vector.conversation import Said, read_turns
 from ctx_vector.diversity import DUPLICATES, MMR
 from ctx_vector.gather import Gathered, SourceSpec
-from ctx_vector.history import History, Plan, Said, history_bound, read_turns
+from ctx_vector.history import History, Plan, history_bound
 from ctx_vector.inputs import Inputs
 from ctx_vector.rerank import SECOND_PASS
 

@@ -14,8 +14,9 @@ from typing import Any, Final, Protocol
 
 from ctx_vector.compress import Journal
 from ctx_vector.config import ContextConfig
+from ctx_vector.conversation import Said, said_of
 from ctx_vector.gather import Fault, Gathered
-from ctx_vector.history import Plan, Said, said_of
+from ctx_vector.history import Plan
 from ctx_vector.packets import Candidate, ContextPacket, Message
 from ctx_vector.tool_schemas import ToolDefinition
 from ctx_vector.trace import Trace

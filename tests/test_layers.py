@@ -32,7 +32,7 @@ LAYERS = {
     "pipeline": """
         trace trace_dump
         live_sources
-        inputs record gather history ranking judging ranked diversity newer pictures sizing policies prefix
+        inputs record gather conversation history ranking judging ranked diversity newer pictures sizing policies prefix
         filling parts layers allocation tool_rows placing select compress parsing structure layout""",
     "what the stages stand on": """
         audit_tables audit_purge

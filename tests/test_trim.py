@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ctx_vector.config import HISTORY_STRATEGIES, ContextConfig
-from ctx_vector.history import read_turns, said_of
+from ctx_vector.conversation import read_turns, said_of
 from ctx_vector.packets import Message
 from ctx_vector.trim import SCATTERED, STRATEGIES, Turns, choose
 
