@@ -124,6 +124,16 @@ class AuditLog:
 
     # -- reading ------------------------------------------------------------------------------------------------------
 
+    def said(self, variant: str) -> Rows:
+        """Return all feedback on the builds of a variant, as it came in: build, session, at, value, note."""
+        with self._read() as conn:
+            rows = conn.execute(
+                "SELECT f.build, l.session_id, f.at, f.value, f.note FROM feedback f "
+                "JOIN context_logs l ON l.id = f.build WHERE l.variant = ? ORDER BY f.at, f.id",
+                (variant,),
+            ).fetchall()
+        return [dict(zip(("build", "session", "at", "value", "note"), row, strict=True)) for row in rows]
+
     def list(
         self,
         session: str | None = None,

@@ -137,6 +137,25 @@ def test_at_the_planned_size_it_is_decided_and_later_sessions_change_nothing(aud
     json.dumps(later.to_dict(), allow_nan=False)
 
 
+def test_what_is_said_after_the_end_changes_nothing(audit):
+    test = online(audit, sessions=6)
+    silent, talked = {}, {}
+    for arm, value in (("skip", 0), ("停", 1)):
+        early, *others = of_arm(test, arm, 8)
+        silent[arm] = ask(test, early)  # the first session of all, of which nothing is heard until the end
+        talked[arm] = [ask(test, session, value) for session in others]  # one more than planned
+    found = test.result()
+    (one,) = found.comparisons
+    assert (one.found.count, one.found.mean, one.found.baseline) == (6, 1.0, 0.0)
+    for arm, value in (("skip", 0), ("停", 1)):
+        test.feedback(silent[arm], 5 - 9 * value)
+        for built in talked[arm]:
+            test.feedback(built, 5 - 9 * value)
+    later = test.result()
+    assert later.comparisons == found.comparisons
+    assert [state.mean for state in later.arms] != [state.mean for state in found.arms]
+
+
 def test_a_clear_difference_is_a_verdict(audit):
     test = online(audit, sessions=8)
     for arm, value in (("skip", 1), ("停", 0)):

@@ -5,10 +5,11 @@
     test.feedback(built, 1)                                         # 1 good, 0 bad, or any number
     print(test.result().words)
 
-What decides is a session, not a build: its outcome is the mean of its feedback. When each arm has the planned number of
-sessions with feedback, those (the first ones, by time) are compared, once and for all: later ones change nothing. Asked
-earlier, the result shows how far it is and gives no verdict, for whoever looks again and again until a difference shows
-will see one: of tests without any difference, looked at ten times, one in five "finds" one.
+What decides is a session, not a build: its outcome is the mean of its feedback. The test ends at the moment when each
+arm has the planned number of sessions with feedback: those that were heard of first are compared, by what was said of
+them until then, once and for all. Later sessions change nothing, and neither does what is said later of earlier ones.
+Asked before the end, the result shows how far it is and gives no verdict, for whoever looks again and again until a
+difference shows will see one: of tests without any difference, looked at ten times, one in five "finds" one.
 
 The plan (name, arms, sessions, weights) has a digest, which is in every recorded build. Another size or another arm is
 another test, and finds nothing recorded for it.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -40,6 +41,9 @@ __all__ = ["ArmState", "OnlineComparison", "OnlineResult", "OnlineTest", "sessio
 
 _MOST_ROWS: Final = 10_000_000
 _UNLIKELY: Final = 0.001  # of shares of sessions as far from the plan as these, by chance
+
+Said = Mapping[str, Any]
+"""What was said of a build: build, session, at, value, note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +218,14 @@ class OnlineTest:
     def result(self) -> OnlineResult:
         """Return how far the test is and, once the planned size is reached, what it found."""
         self._audit.flush()
-        outcomes: dict[str, list[float]] = {}
+        said: dict[str, Sequence[Said]] = {}
         states = []
         for arm in self._names:
-            rows = self._audit.list(limit=_MOST_ROWS, variant=self.variant(arm))[::-1]  # oldest first
-            found = _outcomes(rows)
-            outcomes[arm] = list(found.values())
+            rows = self._audit.list(limit=_MOST_ROWS, variant=self.variant(arm))
+            said[arm] = self._audit.said(self.variant(arm))
+            found = _outcomes(said[arm])
             sessions = {row["session_id"] for row in rows}
-            mean = float(np.mean(outcomes[arm])) if found else None
+            mean = float(np.mean(found)) if found else None
             states.append(ArmState(arm, len(sessions), len(found), len(rows), mean))
         warnings = self._warnings(states)
         missing = [state for state in states if state.with_feedback < self.planned]
@@ -232,7 +236,10 @@ class OnlineTest:
                 "now may be chance, and looking often makes it likely."
             )
             return OnlineResult(self.name, False, self.planned, tuple(states), (), warnings, words)
-        comparisons = self._compare(outcomes)
+        end = max(_heard(rows)[self.planned - 1] for rows in said.values())
+        comparisons = self._compare(
+            {arm: _outcomes([row for row in rows if row["at"] <= end]) for arm, rows in said.items()}
+        )
         words = " ".join(one.words for one in comparisons)
         return OnlineResult(self.name, True, self.planned, tuple(states), comparisons, warnings, words)
 
@@ -281,12 +288,17 @@ class OnlineTest:
         return tuple(warnings)
 
 
-def _outcomes(rows: Sequence[Any]) -> dict[str, float]:
-    """Return the outcome of each session that has feedback, in the order in which sessions began."""
-    sums: dict[str, tuple[float, int]] = {}
+def _heard(rows: Sequence[Said]) -> list[str]:
+    """Return when each session was heard of first, in that order; `rows` are in the order in which they were said."""
+    first: dict[str, str] = {}
     for row in rows:
-        session, feedback = row["session_id"], row["feedback"]
-        total, count = sums.setdefault(session, (0.0, 0))
-        if feedback["count"]:
-            sums[session] = total + feedback["mean"] * feedback["count"], count + feedback["count"]
-    return {session: total / count for session, (total, count) in sums.items() if count}
+        first.setdefault(row["session"], row["at"])
+    return list(first.values())
+
+
+def _outcomes(rows: Sequence[Said]) -> list[float]:
+    """Return the outcome of each session, the mean of what was said of it, in the order of `_heard`."""
+    values: dict[str, list[float]] = {}
+    for row in rows:
+        values.setdefault(row["session"], []).append(row["value"])
+    return [float(np.mean(each)) for each in values.values()]
