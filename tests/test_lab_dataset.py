@@ -166,6 +166,22 @@ def test_pairs(tmp_path):
     assert data.name == "问答"
 
 
+def test_lines_that_ask_the_same_are_one_question(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    asked = [
+        {"query": "打印一页多少钱？", "positive": "每页五角。"},
+        {"query": "When?", "positive": "At nine."},
+        {"query": " 打印一页多少钱？ ", "positive": "彩色两元。", "negative": "At nine."},
+        {"query": "When?", "positive": "At nine."},
+        {"query": "When?", "positive": "At ten.", "now": "2024-01-01"},
+        {"query": "When?", "positive": "At nine.", "id": "own"},
+    ]
+    path.write_text("\ufeff" + lines(asked).replace("\n", "\r\n"), encoding="utf-8")
+    data = read_pairs(path)
+    assert data.qrels == {"q1": {"d1": 1, "d3": 1, "d2": 0}, "q2": {"d2": 1}, "q5": {"d4": 1}, "own": {"d2": 1}}
+    assert data.merged == 2
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

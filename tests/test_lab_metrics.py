@@ -78,6 +78,12 @@ def test_an_empty_context():
         (["\\[tls]\ncert = 1"], ["[tls] cert"], 1),  # the backslash is the context's, not the document's
         (["保留三十天。\n到期删除"], ["六十天", "三十天"], 1),
         (["回收站"], ["三十天"], 0),
+        (["kept for 300 days", "version 1.30", "30.5 GB", "1,300"], ["30"], 0),  # in other numbers
+        (["30GB, or 30."], ["30"], 1),
+        (["保留30天"], ["30"], 1),
+        (["the category"], ["cat"], 0),
+        (["用Pandas读"], ["Pandas"], 1),  # Chinese has no blanks between words
+        (["学费三十天内交"], ["三十天"], 1),
         ([], ["三十天"], 0),
         (["anything"], [], math.nan),
     ],

@@ -66,6 +66,30 @@ def written(folder, items):
     return path
 
 
+def test_a_file_that_says_everything_twice_proves_no_more(kb, tmp_path, encoder, cache):
+    def found(items):
+        data = read_dataset(written(tmp_path, items), kb=kb)
+        return run_experiment(data, strategies(["cosine", "jaccard"]), (40,), encoder=encoder, cache=cache)
+
+    once, twice, ids = (
+        found(ASKED),
+        found([*ASKED, *({**item, "id": None} for item in ASKED)]),
+        found([*ASKED[:1], {**ASKED[0], "id": "again"}]),
+    )
+    assert [one.found for one in twice.comparisons] == [one.found for one in once.comparisons]
+    assert twice.data.queries == once.data.queries == len(ASKED)
+    assert any(note.startswith("Lines that ask what an earlier one asks: 7.") for note in twice.notes)
+    assert any("ask, under an id of their own, what another one asks: 1." in note for note in ids.notes)
+
+
+@pytest.mark.parametrize("form", ["csv", "list"])
+def test_another_form_of_file_is_told_what_a_line_is(form, kb, tmp_path):
+    path = tmp_path / f"问题.{form}"
+    path.write_text("问题,文件\n多久交发票？,报销.md\n" if form == "csv" else json.dumps(ASKED, indent=1), "utf-8")
+    with pytest.raises(InputError, match=r"line 1: .*every line is one JSON object .*no table \(CSV\), no list"):
+        read_questions(path, kb)
+
+
 def test_names_find_their_documents(kb, tmp_path):
     data = read_dataset(written(tmp_path, ASKED), kb=kb)
     assert [dict(data.qrels[query.id]) for query in data.queries] == [

@@ -63,7 +63,8 @@ class Dataset:
     `knowledge` is the folder of the knowledge base that the documents are of, by their sources: its own passages are
     then the candidates. Without one the documents are indexed for the experiment.
 
-    Every query has evidence: those without any are left out by the readers and counted in `skipped`.
+    Every query has evidence: those without any are left out by the readers and counted in `skipped`. `merged` is how
+    many lines of a file asked what another one asks, and were put together with that.
 
     Raises InputError for a judgement of something that is not there, or of another collection.
     """
@@ -75,6 +76,7 @@ class Dataset:
     skipped: int = 0
     answers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     knowledge: Path | None = None
+    merged: int = 0
 
     def __post_init__(self) -> None:
         if not self.documents or not self.queries:

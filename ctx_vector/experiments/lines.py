@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ctx_vector.errors import InputError
 from ctx_vector.values import clean_text
+
+_FORM: Final = "every line is one JSON object {...}: no table (CSV), no list around the lines, no comma between them"
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -34,9 +36,9 @@ def objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             found = json.loads(line)
         except ValueError as error:
-            raise InputError(f"{place}: no valid JSON: {error}") from None
+            raise InputError(f"{place}: no valid JSON: {error}; {_FORM}") from None
         if not isinstance(found, dict):
-            raise InputError(f"{place}: expected an object, got {line:.60}")
+            raise InputError(f"{place}: expected an object, got {line:.60}; {_FORM}")
         yield place, found
 
 

@@ -14,21 +14,28 @@ Of the ranking (`ranking_metrics`), as trec_eval has them: `ndcg@10` with the gr
 
 A passage of a document is taken for evidence whatever it says, which favours small passages: a context holds more of
 them. `answer_recall` looks for the words that answer, white space apart, and so compares passages of any size fairly.
+Words and numbers have to be whole: "30" does not stand in "300 days", nor "cat" in "category".
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from ctx_vector.escaping import unescape
+from ctx_vector.terms import UNSPACED
 
 CONTEXT: Final = ("evidence_recall", "all_evidence", "precision", "freshness", "answer_recall", "tokens")
 RANKING: Final = ("ndcg@10", "mrr@10", "r@1", "r@5", "r@10")
+_LETTER: Final = rf"[^\W\d_{UNSPACED}]"  # of a script with blanks between words
+_SPACED: Final = re.compile(_LETTER)
+_DIGIT: Final = re.compile(r"\d")
 SMALL_IS_BETTER: Final = ("tokens", "ms")
 TITLES: Final[Mapping[str, str]] = {
     "evidence_recall": "share of the evidence that is in the context",
@@ -99,7 +106,25 @@ def _answered(items: Sequence[Item], answers: Sequence[str]) -> float:
     if not answers:
         return math.nan
     texts = [one_spaced(unescape(item.text)) for item in items]
-    return float(any(one_spaced(answer) in text for answer in answers for text in texts))
+    return float(any(stands_in(one_spaced(answer), text) for answer in answers for text in texts))
+
+
+def stands_in(answer: str, text: str) -> bool:
+    """Say whether an answer stands in a text, not as a part of a longer word or number; both are `one_spaced`.
+
+    >>> [stands_in("30", text) for text in ("30 days", "30GB", "保留30天", "300 days", "1.30")]
+    [True, True, True, False, False]
+    """
+    return answer in text and (not answer or _whole(answer).search(text) is not None)
+
+
+@lru_cache(maxsize=2048)
+def _whole(answer: str) -> re.Pattern[str]:
+    before = (
+        r"(?<!\d)(?<!\d[.,])" if _DIGIT.match(answer[0]) else rf"(?<!{_LETTER})" if _SPACED.match(answer[0]) else ""
+    )
+    after = r"(?!\d)(?![.,]\d)" if _DIGIT.match(answer[-1]) else rf"(?!{_LETTER})" if _SPACED.match(answer[-1]) else ""
+    return re.compile(before + re.escape(answer) + after)
 
 
 def one_spaced(text: str) -> str:

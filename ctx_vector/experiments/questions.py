@@ -8,7 +8,8 @@
 `positive` is a document of the knowledge base or a list of them, each by its source, by the end of its source, by a
 pattern such as ``*/vpn.md`` that fits one document, or as ``{"source": ..., "grade": 2}``. `negative` names documents
 that are no evidence, `answer` (or a list, `answers`) words that answer, which stand in a passage of a positive
-document: one of them is enough. `id`, `now`, `category`, `group` are optional.
+document: one of them is enough. `id`, `now`, `category`, `group` are optional. Lines without an id that ask the same
+are one question, with the documents of all of them.
 
 The candidates of an experiment are the passages of the knowledge base, found by its own search; nothing is written to
 it. Without `now` a question is asked at the time of the newest document, so that a result is the same tomorrow.
@@ -26,8 +27,8 @@ from typing import Any, Final
 from ctx_vector.errors import InputError
 from ctx_vector.experiments.dataset import Dataset, Document
 from ctx_vector.experiments.lines import objects, text_of
-from ctx_vector.experiments.metrics import one_spaced
-from ctx_vector.experiments.reading import QUERY_KEYS, query_of
+from ctx_vector.experiments.metrics import one_spaced, stands_in
+from ctx_vector.experiments.reading import QUERY_KEYS, Asked
 from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.values import as_utc
 
@@ -49,43 +50,38 @@ def read_questions(path: str | Path, kb: str | Path) -> Dataset:
         raise InputError(f"{path}: there is no such file; a file of questions has lines like {_EXAMPLE}")
     passages = _passages(kb)
     names = _Names([document.id for document, _ in passages])
-    queries, qrels, answers = [], {}, {}
-    skipped = 0
+    asked = Asked()
+    answers: list[tuple[str, str, tuple[str, ...]]] = []  # place, id of the question, texts
     for number, (place, item) in enumerate(objects(path), 1):
-        asked = next((key for key in QUERY_KEYS if item.get(key) is not None), None)
-        if asked is None:
+        said = next((key for key in QUERY_KEYS if item.get(key) is not None), None)
+        if said is None:
             raise InputError(f"{place}: query: it is missing; a line is like {_EXAMPLE}")
-        query = query_of(place, {**item, "_id": item.get("id") or f"q{number}", "text": text_of(place, item, asked)})
-        if query.id in qrels:
-            raise InputError(f"{place}: the id {query.id!r} is there already; give every one its own")
+        id_ = asked.add(place, number, item, text_of(place, item, said))
         if not any(item.get(key) is not None for key in _POSITIVE_KEYS):
             raise InputError(f"{place}: positive: it is missing; name the document that answers: {_EXAMPLE}")
-        grades: dict[str, int] = {}
         for keys, least in ((_POSITIVE_KEYS, 1), (_NEGATIVE_KEYS, 0)):
             for name, grade in _graded(place, item, keys, least):
                 if (source := names.find(place, name)) is not None:
-                    grades[source] = max(grade, grades.get(source, grade))
-        qrels[query.id] = grades
-        answers[query.id] = tuple(_answers(place, item))
-        queries.append((place, query))
+                    asked.judge(id_, source, grade)
+        answers.append((place, id_, tuple(_answers(place, item))))
     names.check(path, kb)
     texts = {document.id: texts for document, texts in passages}
-    kept = []
-    for place, query in queries:
-        wanted = [source for source, grade in qrels[query.id].items() if grade > 0]
-        if not wanted:
-            skipped += 1
-            continue
-        _check_answers(place, answers[query.id], wanted, texts)
-        kept.append(query)
+    kept = asked.answered()
+    wanted = {query.id: [source for source, grade in asked.qrels[query.id].items() if grade > 0] for query in kept}
+    told: dict[str, tuple[str, ...]] = {}
+    for place, id_, own in answers:
+        if own and id_ in wanted:
+            _check_answers(place, own, wanted[id_], texts)
+            told[id_] = (*told.get(id_, ()), *own)
     return Dataset(
         name=path.stem,
         documents=tuple(document for document, _ in passages),
         queries=tuple(kept),
-        qrels={query.id: qrels[query.id] for query in kept},
-        skipped=skipped,
-        answers={query.id: answers[query.id] for query in kept if answers[query.id]},
+        qrels={query.id: asked.qrels[query.id] for query in kept},
+        skipped=len(asked.queries) - len(kept),
+        answers=told,
         knowledge=kb,
+        merged=asked.merged,
     )
 
 
@@ -138,8 +134,8 @@ def _check_answers(
     """Raise InputError for an answer that stands in no passage of the documents that are wanted."""
     for answer in answers:
         words = one_spaced(answer)
-        if not any(words in one_spaced(text) for source in wanted for text in texts[source]):
-            across = any(words in one_spaced(" ".join(texts[source])) for source in wanted)
+        if not any(stands_in(words, one_spaced(text)) for source in wanted for text in texts[source]):
+            across = any(stands_in(words, one_spaced(" ".join(texts[source]))) for source in wanted)
             why = "stands across two passages of" if across else "does not stand in"
             raise InputError(f"{place}: answer: {answer!r:.80} {why} {', '.join(wanted)}; copy some words from there")
 

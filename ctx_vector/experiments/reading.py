@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 from ctx_vector.errors import InputError
 from ctx_vector.experiments.dataset import Dataset, Document, Query, twice
 from ctx_vector.experiments.lines import lines, objects, text_of, time_of
-from ctx_vector.experiments.metrics import one_spaced
+from ctx_vector.experiments.metrics import one_spaced, stands_in
 
 SPLITS: Final = ("test", "dev", "train")
 QUERY_KEYS: Final = ("query", "question")
@@ -96,8 +96,8 @@ def _joined(parts: Sequence[Dataset], name: str | None) -> Dataset:
         ]
         qrels |= {own(id_): {own(key): value for key, value in grades.items()} for id_, grades in part.qrels.items()}
         answers |= {own(id_): texts for id_, texts in part.answers.items()}
-    skipped = sum(part.skipped for part in parts)
-    return Dataset(name or " + ".join(names), tuple(documents), tuple(queries), qrels, skipped, answers)
+    skipped, merged = sum(part.skipped for part in parts), sum(part.merged for part in parts)
+    return Dataset(name or " + ".join(names), tuple(documents), tuple(queries), qrels, skipped, answers, merged=merged)
 
 
 _DOCUMENT_KEYS: Final = frozenset({"_id", "text", "title", "timestamp", "session", "role", "collection"})
@@ -135,6 +135,44 @@ def query_of(place: str, item: Mapping[str, Any]) -> Query:
         collection=text_of(place, item, "collection", ""),
         metadata={key: value for key, value in item.items() if key not in _QUERY_FIELDS},
     )
+
+
+class Asked:
+    """The questions of a file, line by line. Lines without an `id` that ask the same, at the same time, are one
+    question: asked twice it is no further witness, and what answers it in one line answers it in the other.
+
+    `queries` and `qrels` are by id, `merged` counts the lines that were put together with an earlier one.
+    """
+
+    def __init__(self) -> None:
+        self.queries: dict[str, Query] = {}
+        self.qrels: dict[str, dict[str, int]] = {}
+        self.merged = 0
+        self._known: dict[tuple[str, str, Any], str] = {}
+
+    def add(self, place: str, number: int, item: Mapping[str, Any], text: str) -> str:
+        """Return the id of what a line asks, in the words `text`. Raises InputError for an id that is there already."""
+        own = item.get("id") not in (None, "")
+        query = query_of(place, {**item, "_id": item["id"] if own else f"q{number}", "text": text})
+        key = query.collection, one_spaced(query.text), query.now
+        if not own and key in self._known:
+            self.merged += 1
+            return self._known[key]
+        if query.id in self.queries:
+            raise InputError(f"{place}: the id {query.id!r} is there already; give every one its own")
+        self.queries[query.id] = query
+        self.qrels[query.id] = {}
+        self._known.setdefault(key, query.id)
+        return query.id
+
+    def judge(self, id_: str, document: str, grade: int) -> None:
+        """Note the grade of a document; of several the best."""
+        grades = self.qrels[id_]
+        grades[document] = max(grade, grades.get(document, grade))
+
+    def answered(self) -> list[Query]:
+        """Return the questions that have evidence, in order."""
+        return [query for id_, query in self.queries.items() if any(grade > 0 for grade in self.qrels[id_].values())]
 
 
 def _by_id(path: Path, make: Callable[[str, Mapping[str, Any]], _T]) -> dict[str, _T]:
@@ -197,7 +235,7 @@ def _answers(path: Path, queries: Mapping[str, Query], documents: Mapping[str, D
             raise InputError(f"{place}: there is no query {query!r} in queries.jsonl")
         if document not in documents:
             raise InputError(f"{place}: there is no document {document!r} in corpus.jsonl")
-        if one_spaced(answer) not in one_spaced(documents[document].text):
+        if not stands_in(one_spaced(answer), one_spaced(documents[document].text)):
             raise InputError(f"{place}: {answer!r:.80} does not stand in the document {document!r}; copy it from there")
         found[query] = (*found.get(query, ()), answer)
     return found
@@ -218,42 +256,35 @@ def read_pairs(path: str | Path) -> Dataset:
 
     A line has `query` (or question) and `positive` (or positives, passage(s), answer(s)): a text, or a list of texts or
     of objects with `text` and maybe `grade`, `title`, `timestamp`. Texts under `negative` or `negatives` are documents
-    too. `id`, `now`, `category`, `group` and `collection` are optional. All texts together are the documents, and
-    there are no other candidates; equal ones are one.
+    too. `id`, `now`, `category`, `group` and `collection` are optional; lines without an id that ask the same are one
+    question (`Asked`). All texts together are the documents, and there are no other candidates; equal ones are one.
 
     Raises InputError naming file and line, and when most positives are names of files (see questions.py for those).
     """
     path = Path(path)
     documents: dict[tuple[str, str, str], Document] = {}
-    queries: list[Query] = []
-    qrels: dict[str, dict[str, int]] = {}
+    asked = Asked()
     positives: list[str] = []
-    skipped = 0
     for number, (place, item) in enumerate(objects(path), 1):
-        asked = next((key for key in QUERY_KEYS if item.get(key) is not None), None)
-        if asked is None:
+        said = next((key for key in QUERY_KEYS if item.get(key) is not None), None)
+        if said is None:
             raise InputError(f'{place}: query: it is missing; a line is like {{"query": ..., "positive": ...}}')
-        text, world = text_of(place, item, asked), text_of(place, item, "collection", "")
-        id_ = text_of(place, item, "id", f"q{number}")
-        if id_ in qrels:
-            raise InputError(f"{place}: the id {id_!r} is there already; give every one its own")
+        id_ = asked.add(place, number, item, text_of(place, item, said))
+        world = asked.queries[id_].collection
         key = next((key for key in _POSITIVE_KEYS if item.get(key) is not None), None)
         if key is None:
             raise InputError(f"{place}: positive: it is missing; give the text, or texts, that answer the query")
-        grades: dict[str, int] = {}
         for name, least in ((key, 1), *((name, 0) for name in _NEGATIVE_KEYS)):
             for passage, grade in _passages(place, name, item.get(name), least):
                 found = _document(place, {**passage, "_id": f"d{len(documents) + 1}", "collection": world})
                 known = documents.setdefault((world, found.title, found.text), found)
-                grades[known.id] = max(grade, grades.get(known.id, 0))
+                asked.judge(id_, known.id, grade)
                 positives += [found.text] if name == key else []
-        if not any(grade > 0 for grade in grades.values()):
-            skipped += 1
-            continue
-        qrels[id_] = grades
-        queries.append(query_of(place, {**item, "_id": id_, "text": text}))
     _refuse_names(path, positives)
-    return Dataset(path.stem, tuple(documents.values()), tuple(queries), qrels, skipped)
+    queries = asked.answered()
+    qrels = {query.id: asked.qrels[query.id] for query in queries}
+    skipped = len(asked.queries) - len(queries)
+    return Dataset(path.stem, tuple(documents.values()), tuple(queries), qrels, skipped, merged=asked.merged)
 
 
 def _refuse_names(path: Path, positives: Sequence[str]) -> None:

@@ -251,6 +251,19 @@ def _notes(
     notes = []
     if dataset.skipped:
         notes.append(f"{dataset.skipped} queries have no evidence in this split and were left out.")
+    if dataset.merged:
+        notes.append(
+            f"Lines that ask what an earlier one asks: {dataset.merged}. They were put together with it, as one "
+            "question: its evidence is what any of them names."
+        )
+    again = len(dataset.queries) - len({(query.collection, query.text, query.now) for query in dataset.queries})
+    if again:
+        notes.append(
+            f"Queries that ask, under an id of their own, what another one asks: {again}. They are no further "
+            "witnesses, so p is smaller and intervals are narrower than they should be."
+        )
+    if len(dataset.queries) == 1 and len(arms) > 1:
+        notes.append("One query alone shows no difference between arms: nothing was compared.")
     if len(dataset.groups) > 1 and resample == "queries":
         notes.append(
             f"Queries come in {len(dataset.groups)} groups, and those of one group are alike. By query, the verdicts "
