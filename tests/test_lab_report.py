@@ -74,6 +74,13 @@ def test_every_comparison_is_in_the_table(report, page):
     assert not any("@" in text for text in said)
 
 
+def test_the_page_names_the_level_it_was_made_with(report):
+    made = {**report.made, "alpha": 0.1}
+    comparisons = tuple(replace(one, alpha=0.1) for one in report.comparisons)
+    told = BeautifulSoup(render(replace(report, made=made, comparisons=comparisons)), "html.parser").text
+    assert told.count("90 % interval") > 2 and "95 %" not in told
+
+
 def test_one_right_document_a_query_makes_one_metric_of_two(report, encoder, tmp_path):
     """all_evidence is then evidence_recall: one comparison, one chart, one row; the JSON has both means."""
     folder = write_beir(tmp_path / "一")

@@ -14,7 +14,7 @@ from scipy import stats
 from ctx_vector.errors import InputError, OptionalDependencyError
 from ctx_vector.experiments.comparison import compare_all, holm, resamples_for
 from ctx_vector.experiments.power import needed, power, smallest_effect
-from ctx_vector.experiments.significance import paired
+from ctx_vector.experiments.significance import mean_interval, paired
 
 RECALLS = np.array([0, 0.25, 1 / 3, 0.5, 2 / 3, 1])
 
@@ -175,6 +175,23 @@ def test_an_interval_beyond_0_never_stands_beside_a_p_that_shows_nothing(differe
     assert found.low <= found.difference + 1e-12 and found.difference <= found.high + 1e-12
     if found.p > 0.05:
         assert found.low <= 0 <= found.high
+
+
+def test_the_interval_of_one_arm_is_by_group_where_groups_are_the_unit():
+    values = np.array([[0.1, 0.2, 0.3], [0.8, 0.9, 1.0], [0.4, 0.5, 0.6], [0.0, 0.1, 0.2]])
+    theirs = stats.ttest_1samp(values.mean(axis=1), 0).confidence_interval(0.9)
+    found = mean_interval(values.ravel(), groups=[name for name in "甲乙丙丁" for _ in range(3)], alpha=0.1)
+    assert found == pytest.approx((theirs.low, theirs.high))
+    alone = mean_interval(values.ravel(), alpha=0.1)
+    assert alone[1] - alone[0] < 0.6 * (found[1] - found[0])
+
+
+def test_differences_that_are_all_equal_have_no_interval():
+    (one,) = compare_all({("a", "b", "r@1"): (np.ones(6), np.zeros(6), None)})
+    assert one.bounds == "–"
+    assert one.words == (
+        "a is better than b in r@1: +1.000 (no interval, as all differences are equal, p = 0.031), 6 queries."
+    )
 
 
 def test_the_interval_of_six_by_hand():

@@ -330,7 +330,7 @@ def show_comparisons(comparisons: Sequence[Any], baseline: str) -> None:
             one.arm,
             f"{one.found.mean:.3f}",
             f"{one.found.difference:+.3f}",
-            f"{one.found.low:+.3f} to {one.found.high:+.3f}",
+            one.bounds,
             f"{one.found.p:.2g}",
             f"{one.p_holm:.2g}",
             one.verdict,

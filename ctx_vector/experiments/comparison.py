@@ -55,17 +55,25 @@ class Comparison:
     alpha: float = ALPHA
 
     @property
+    def bounds(self) -> str:
+        """The interval in figures; a dash where all differences are equal, which does not tell how much they vary."""
+        found = self.found
+        return "–" if found.interval.startswith("none") else f"{found.low:+.3f} to {found.high:+.3f}"
+
+    @property
     def words(self) -> str:
         """The verdict in a sentence, with its figures."""
         found, metric = self.found, self.metric
         units = f"{found.units} {'groups' if self.unit == 'group' else 'queries'}"
         if not found.differing:
             return f"{self.arm} and {self.against} have the same {metric} for all of {units}: no difference shown."
-        level, bounds = f"{100 * (1 - self.alpha):g} % interval", f"{found.low:+.3f} to {found.high:+.3f}"
-        figures = f"{found.difference:+.3f} ({level} {bounds}, p = {self.p_holm:.2g})"
+        interval = f"{100 * (1 - self.alpha):g} % interval {self.bounds}"
+        if self.bounds == "–":
+            interval = "no interval, as all differences are equal,"
+        figures = f"{found.difference:+.3f} ({interval.rstrip(',')}, p = {self.p_holm:.2g})"
         if self.family > 1:
             figures = (
-                f"{found.difference:+.3f} (by itself {level} {bounds} and p = {found.p:.2g}; corrected for "
+                f"{found.difference:+.3f} (by itself {interval} and p = {found.p:.2g}; corrected for "
                 f"{self.family} comparisons p = {self.p_holm:.2g})"
             )
         if self.verdict != UNSHOWN:

@@ -82,6 +82,8 @@ def render(report: Report, *, command: str = "", made_at: datetime | None = None
         "named": metric_name,
         "title_of": _title,
         "said": _said,
+        "bounds": lambda one: _minus(one.bounds),
+        "level": f"{100 * (1 - report.made['alpha']):g} %",
         "unshown": UNSHOWN,
         "units": "queries" if report.made["unit"] == "query" else "groups",
         "command": command,
@@ -113,7 +115,11 @@ def metric_name(metric: str) -> str:
 
 def _said(one: Comparison) -> str:
     """Return a comparison's sentence with the metric's name and true minus signs."""
-    return re.sub(r"(?<![\w.])-(?=\d)", "\u2212", one.words.replace(one.metric, metric_name(one.metric)))
+    return _minus(one.words.replace(one.metric, metric_name(one.metric)))
+
+
+def _minus(text: str) -> str:
+    return re.sub(r"(?<![\w.])-(?=\d)", "\u2212", text)
 
 
 def _title(metric: str) -> str:
@@ -159,10 +165,17 @@ def _curves(report: Report, arms: Sequence[str]) -> Mapping[str, str]:
 
 
 def _point(report: Report, arm: str, metric: str) -> tuple[float, float, float]:
-    """Return (mean, low, high), for drawing within [0, 1]."""
+    """Return (mean, low, high), for drawing within [0, 1]; the unit of chance is that of the comparisons."""
     values = report.values[arm][metric]
-    values = values[~np.isnan(values)]
-    low, high = mean_interval(values, seed=int(report.made["seed"]))
+    known = ~np.isnan(values)
+    groups = [query.group for query, fine in zip(report.queries, known, strict=True) if fine]
+    values = values[known]
+    low, high = mean_interval(
+        values,
+        groups=groups if report.made["unit"] == "group" else None,
+        seed=int(report.made["seed"]),
+        alpha=report.made["alpha"],
+    )
     mean = float(values.mean())
     return mean, min(mean, max(0.0, low)), max(mean, min(1.0, high))
 

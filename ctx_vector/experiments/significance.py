@@ -196,9 +196,18 @@ def _ratio(sums: Floats, counts: Floats, axis: int = -1) -> Floats:
     return np.asarray(np.sum(sums, axis=axis) / np.sum(counts, axis=axis))
 
 
-def mean_interval(values: Floats, *, seed: int = 0, resamples: int = 999, alpha: float = ALPHA) -> tuple[float, float]:
+def mean_interval(
+    values: Floats,
+    *,
+    groups: Sequence[str] | None = None,
+    seed: int = 0,
+    resamples: int = 999,
+    alpha: float = ALPHA,
+) -> tuple[float, float]:
     """Return the interval of one arm's mean (n,), for drawing: two arms are compared by `paired`, not by these."""
-    if len(values) < 2:
+    sums, counts = _units(values, groups)
+    if len(sums) < 2:
         return -math.inf, math.inf
-    ones, values = np.ones(len(values)), np.sort(values)
-    return _interval(values, ones, values, Resampling(seed, resamples, alpha))[:2]
+    order = np.lexsort((counts, sums))
+    sums, counts = sums[order], counts[order]
+    return _interval(sums, counts, sums * len(sums) / counts.sum(), Resampling(seed, resamples, alpha))[:2]
