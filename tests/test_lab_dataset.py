@@ -103,6 +103,15 @@ def test_what_is_wrong_is_named_by_line(tmp_path, file, old, new, words):
     assert words in str(error.value)
 
 
+def test_a_title_alone_is_a_text(tmp_path):
+    folder = write_beir(tmp_path / "图书馆")
+    path = folder / "corpus.jsonl"
+    text = path.read_text(encoding="utf-8").replace('"title": "", "text": "逾期', '"title": "逾期', 1)
+    assert text != path.read_text(encoding="utf-8")
+    path.write_text(text.replace('罚款两元。"', '罚款两元。", "text": " "', 1), encoding="utf-8")
+    assert read_beir(folder).documents == read_beir(write_beir(tmp_path / "b")).documents
+
+
 def test_answers_are_read_where_there_are_any(tmp_path):
     folder = write_beir(tmp_path / "x")
     assert read_dataset(folder).answers == {}

@@ -147,6 +147,7 @@ def test_what_is_said_after_the_end_changes_nothing(audit):
     found = test.result()
     (one,) = found.comparisons
     assert (one.found.count, one.found.mean, one.found.baseline) == (6, 1.0, 0.0)
+    assert "+1.000 (no interval, as neither arm varies, p = " in one.words
     for arm, value in (("skip", 0), ("停", 1)):
         test.feedback(silent[arm], 5 - 9 * value)
         for built in talked[arm]:

@@ -14,7 +14,7 @@ from ctx_vector.cli.inputs import read_config
 from ctx_vector.errors import InputError
 from ctx_vector.experiments import Dataset, Document, Query, read_dataset
 from ctx_vector.experiments.knobs import KNOBS, Knob, default_knobs
-from ctx_vector.experiments.power import needed
+from ctx_vector.experiments.power import needed, power
 from ctx_vector.experiments.tuning import needed_queries, tune
 
 __all__ = ["quiet_logs"]
@@ -109,6 +109,19 @@ def test_how_many_it_takes():
     assert needed_queries() == 150
     assert needed_queries(0.4, 0.2) == -(-needed(0.2) // 0.6)
     assert needed_queries(0.1, 2.0) == 400  # forty to search with
+
+
+def test_with_two_budgets_it_takes_what_the_correction_takes(tmp_path, encoder):
+    data = read_dataset(write_beir(tmp_path / "x"))
+    with pytest.raises(InputError) as error:
+        tune(data, ["recency_weight"], (300, 600), encoder=encoder)
+    at_half = next(n for n in range(2, 999) if power(n, 0.3, 0.025) >= 0.8)  # Bonferroni: the level of two comparisons
+    assert f"it takes {-(-at_half // 0.6):g}: 40 or more to search with and {at_half} or more" in str(error.value)
+
+
+def test_what_is_better_when_it_is_less_is_no_goal(encoder, cache):
+    with pytest.raises(InputError, match=r"metric: expected one of evidence_recall.*answer_recall, got 'tokens'"):
+        tune(facts(), ["recency_weight"], BUDGET, metric="tokens", trials=8, base=BASE, encoder=encoder, cache=cache)
 
 
 def test_default_knobs_are_those_that_can_matter(tmp_path):

@@ -12,7 +12,7 @@
     corpus        the documents as the product holds them, behind a builder
     metrics       of a built context, and of the ranking behind it
     bench         the builds that are measured
-    runner        arms x queries x budgets -> Report (result)
+    runner        arms x queries x budgets -> Report (result), with notes on what to keep in mind (notes)
     report        a page with plots (plots)
     tuning        settings found on a part of the queries; knobs: which there are; goal: how good a point of them is
     online        a test in use, with feedback from the audit

@@ -26,7 +26,7 @@ from ctx_vector.experiments.bench import (
 )
 from ctx_vector.experiments.dataset import Query
 from ctx_vector.experiments.knobs import Knob, even_points
-from ctx_vector.experiments.metrics import context_metrics
+from ctx_vector.experiments.metrics import SMALL_IS_BETTER, context_metrics
 from ctx_vector.experiments.runner import LIFTED, Arm
 
 
@@ -109,8 +109,9 @@ class Goal:
                 for size in self._budgets:
                     items = items_of(build_within(builder, query, corpus, size, fixed), corpus)
                     found = context_metrics(items, self._bench.dataset.grades(query), *expected)
-                    if self._metric not in found:
-                        raise InputError(f"metric: expected one of {', '.join(found)}, got {self._metric!r}")
+                    choices = [name for name in found if name not in SMALL_IS_BETTER]
+                    if self._metric not in choices:
+                        raise InputError(f"metric: expected one of {', '.join(choices)}, got {self._metric!r}")
                     values.append(found[self._metric])
         known = [value for value in values if not math.isnan(value)]
         if not known:

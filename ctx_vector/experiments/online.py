@@ -78,10 +78,12 @@ class OnlineComparison:
         """The verdict in a sentence, with its figures."""
         found = self.found
         corrected = f" after correction for {self.family} comparisons" if self.family > 1 else ""
+        interval = f"{100 * (1 - self.alpha):g} % interval {found.low:+.3f} to {found.high:+.3f}"
+        if found.interval.startswith("none"):
+            interval = "no interval, as neither arm varies"
         figures = (
-            f"{found.mean:.3f} against {found.baseline:.3f}, {found.difference:+.3f} ({100 * (1 - self.alpha):g} % "
-            f"interval {found.low:+.3f} to {found.high:+.3f}, p = {self.p_holm:.2g}{corrected}), {found.count} "
-            "sessions each"
+            f"{found.mean:.3f} against {found.baseline:.3f}, {found.difference:+.3f} ({interval}, "
+            f"p = {self.p_holm:.2g}{corrected}), {found.count} sessions each"
         )
         if self.verdict != UNSHOWN:
             return f"{self.arm} is {self.verdict} than {self.against}: {figures}."

@@ -9,7 +9,7 @@
 BEIR fields may be joined by more. Documents: `timestamp`, `session` and `role` (turns of a conversation, in order of
 speaking), `memory_type` (a memory; see corpus.py), `collection`. Queries: `now` (when it is asked), `category` (or
 `kind`, and `lang`), `group`, `collection`. Whatever else a line has stays in `metadata`. Times without a zone are UTC,
-so that a data set means the same on every machine.
+so that a data set means the same on every machine. A title without a text is the text.
 
 A BEIR folder may hold `answers.jsonl` besides: `query-id`, `corpus-id` and `answer`, words that stand in that document
 and answer the query. White space does not count.
@@ -107,10 +107,13 @@ _T = TypeVar("_T", Document, Query)
 
 def _document(place: str, item: Mapping[str, Any]) -> Document:
     session, role = text_of(place, item, "session", ""), text_of(place, item, "role", "")
+    title = text_of(place, item, "title", "")
+    if title.strip() and not text_of(place, item, "text", "").strip():  # an article without its abstract
+        item, title = {**item, "text": title}, ""
     return Document(
         id=text_of(place, item, "_id"),
         text=text_of(place, item, "text"),
-        title=text_of(place, item, "title", ""),
+        title=title,
         timestamp=time_of(place, item, "timestamp"),
         session=session or None,
         role=role or None,

@@ -31,6 +31,7 @@ from ctx_vector.experiments.comparison import compare_all, resamples_for
 from ctx_vector.experiments.corpus import KINDS
 from ctx_vector.experiments.dataset import Dataset
 from ctx_vector.experiments.metrics import SMALL_IS_BETTER
+from ctx_vector.experiments.notes import data_notes, run_notes
 from ctx_vector.experiments.resampling import ALPHA, RESAMPLES, load_scipy
 from ctx_vector.experiments.result import ArmNote, DataNote, Report, repeats, shown
 
@@ -163,7 +164,7 @@ def run_experiment(
         comparisons=tuple(comparisons),
         evidence=_evidence(dataset),
         made=made,
-        notes=tuple(_notes(dataset, configs, arms, bench, resample)),
+        notes=(*data_notes(dataset, resample, compared=len(arms) > 1), *run_notes(dataset, configs, arms, bench)),
         milliseconds=recorder.milliseconds,
         seconds={"building": round(comparing - began, 1), "comparing": round(ended - comparing, 1)},
     )  # fmt: skip
@@ -243,59 +244,3 @@ def _made(
 def _evidence(dataset: Dataset) -> dict[str, str]:
     wanted = {id_ for query in dataset.queries for id_, grade in dataset.grades(query).items() if grade > 0}
     return {document.id: shown(document.text) for document in dataset.documents if document.id in wanted}
-
-
-def _notes(
-    dataset: Dataset, configs: Sequence[ContextConfig], arms: Sequence[Arm], bench: Bench, resample: str
-) -> list[str]:
-    notes = []
-    if dataset.skipped:
-        notes.append(f"{dataset.skipped} queries have no evidence in this split and were left out.")
-    if dataset.merged:
-        notes.append(
-            f"Lines that ask what an earlier one asks: {dataset.merged}. They were put together with it, as one "
-            "question: its evidence is what any of them names."
-        )
-    again = len(dataset.queries) - len({(query.collection, query.text, query.now) for query in dataset.queries})
-    if again:
-        notes.append(
-            f"Queries that ask, under an id of their own, what another one asks: {again}. They are no further "
-            "witnesses, so p is smaller and intervals are narrower than they should be."
-        )
-    if len(dataset.queries) == 1 and len(arms) > 1:
-        notes.append("One query alone shows no difference between arms: nothing was compared.")
-    if len(dataset.groups) > 1 and resample == "queries":
-        notes.append(
-            f"Queries come in {len(dataset.groups)} groups, and those of one group are alike. By query, the verdicts "
-            "speak of further queries to these groups; for other groups compare by group."
-        )
-    if repeats([dataset.grades(query) for query in dataset.queries], (1,)):
-        notes.append(
-            "Every query has one right document, so all_evidence is evidence_recall, and is neither compared nor shown "
-            "a second time."
-        )
-    if bench.lost:
-        notes.append(
-            f"{bench.lost} documents say the same as another one and were merged with it; they count as not found."
-        )
-    limit = min(config.knowledge_limit for config in configs)
-    if bench.passages > limit:
-        notes.append(f"Candidates are the {limit:,} passages that the search finds, of {bench.passages:,}.")
-    if dataset.knowledge is not None and not dataset.answers and bench.passages > 2 * len(dataset.documents):
-        notes.append(
-            "A document counts as found when any passage of it is in the context, whatever it says. With an `answer`, "
-            "words that stand in the document, a question judges the passage too."
-        )
-    if len({arm.chunk_tokens for arm in arms}) > 1:
-        notes.append(
-            "Arms differ in the size of passages. A document counts as found when any passage of it is in the context, "
-            "which favours small passages: of more documents there is a piece, though perhaps not the one that answers."
-            + (" answer_recall does not: it wants the words that answer." if dataset.answers else "")
-        )
-    seen: dict[tuple[str, int | None], str] = {}
-    for arm, config in zip(arms, configs, strict=True):
-        key = config.hash, arm.chunk_tokens
-        if key in seen:
-            notes.append(f"{arm.name} and {seen[key]} have the same configuration.")
-        seen.setdefault(key, arm.name)
-    return notes

@@ -126,9 +126,9 @@ class Tuned:
         }
 
 
-def needed_queries(share: float = SHARE, effect: float = EFFECT) -> int:
+def needed_queries(share: float = SHARE, effect: float = EFFECT, alpha: float = ALPHA) -> int:
     """Return how many queries tuning takes: enough to search with, and enough held out to show such an effect."""
-    held_out = needed(effect)
+    held_out = needed(effect, alpha)
     return max(math.ceil(held_out / (1 - share)), math.ceil(LEAST_TRAIN / share))
 
 
@@ -158,11 +158,13 @@ def tune(
     """
     names = list(knobs) if knobs is not None else default_knobs(dataset)
     knobs_by_name = space(names, dataset)
-    _check_amount(dataset, share, effect)
+    sizes = tuple(sorted(set(budgets)))
+    level = alpha / max(1, len(sizes))  # each budget is a comparison, and they are corrected together
+    _check_amount(dataset, share, effect, level)
     if trials < 8:
         raise InputError(f"trials: expected >= 8, got {trials}")
     first, held_out = dataset.split(share, seed)
-    least = needed(effect)
+    least = needed(effect, level)
     if len(first.queries) < LEAST_TRAIN or len(held_out.queries) < least:
         raise InputError(
             f"{dataset.name}: divided so that what shares evidence or a group stays together, {len(first.queries)} "
@@ -172,7 +174,7 @@ def tune(
     start = (base or ContextConfig()).with_(reserve_ratio=0.0)
     tell = progress or (lambda what, done, total: None)
     with Bench(first, start, encoder=encoder, cache=cache, kind=kind, tell=tell) as bench:
-        goal = Goal(bench, start, knobs_by_name, metric, tuple(sorted(set(budgets))), trials, tell)
+        goal = Goal(bench, start, knobs_by_name, metric, sizes, trials, tell)
         goal.search(seed)
     changes, value = goal.best
     chunk_tokens = changes.get("chunk_tokens")
@@ -203,24 +205,24 @@ def tune(
         train_queries=len(first.queries),
         trials=tuple(goal.tried),
         metric=metric,
-        budgets=tuple(sorted(set(budgets))),
+        budgets=sizes,
         report=report,
         kept=base.changes() if base is not None else {},
     )
 
 
-def _check_amount(dataset: Dataset, share: float, effect: float) -> None:
+def _check_amount(dataset: Dataset, share: float, effect: float, alpha: float) -> None:
     if not 0 < share < 1:
         raise InputError(f"share: expected a number between 0 and 1, got {share!r}")
     if not 0.05 <= effect <= 2:
         raise InputError(f"effect: expected a number from 0.05 to 2, got {effect!r}")
-    least, count = needed_queries(share, effect), len(dataset.queries)
+    least, held, count = needed_queries(share, effect, alpha), needed(effect, alpha), len(dataset.queries)
     if count < least:
         held_out = max(2, round(count * (1 - share)))
-        could = smallest_effect(held_out)
+        could = smallest_effect(held_out, alpha)
         raise InputError(
             f"{dataset.name} has {count} queries, too few to tune on: it takes {least}: {LEAST_TRAIN} or more to "
-            f"search with and {needed(effect)} or more held out to show a difference of d_z {effect:g}; {held_out} "
+            f"search with and {held} or more held out to show a difference of d_z {effect:g}; {held_out} "
             f"held out show one of {could or math.inf:.2f} at best. Add queries, or compare a few settings by "
             "ctx-vector ab"
         )
