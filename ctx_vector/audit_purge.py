@@ -20,6 +20,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
 
+from ctx_vector import forks
 from ctx_vector.audit_tables import FREE_TEXT, GONE, PARTLY, PURGED, digest, generation, open_audit, unpack_refs
 from ctx_vector.errors import StoreError
 from ctx_vector.escaping import escape, normalise, single_line
@@ -61,7 +62,10 @@ def link(store_file: str, audit: Path) -> None:
     name = audit.name if audit.resolve().parent == file.parent else str(audit.resolve())
     try:
         where = f"{file.as_uri()}?mode=rw"  # never make a file
-        with closing(sqlite3.connect(where, uri=True, timeout=LOCK_SECONDS, isolation_level=None)) as conn:
+        with (
+            forks.in_use(),
+            closing(sqlite3.connect(where, uri=True, timeout=LOCK_SECONDS, isolation_level=None)) as conn,
+        ):
             if name in _linked(conn):
                 return
             conn.execute("BEGIN IMMEDIATE")

@@ -19,7 +19,7 @@ import json
 import os
 import struct
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -40,6 +40,7 @@ _ALIGN: Final = 64
 _NEIGHBOURS: Final = 32
 _BUILD_WIDTH: Final = 80
 _SEARCH_WIDTH: Final = 256
+_PROCESS: Final = os.getpid()
 _NO_IDS: Ids = np.empty(0, np.int64)
 _NO_SCORES: Vectors = np.empty(0, np.float32)
 
@@ -166,7 +167,9 @@ class GraphIndex(_FaissRows):
         faiss = load_faiss()
         index = faiss.IndexHNSWFlat(vectors.shape[1], _NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
         index.hnsw.efConstruction = _BUILD_WIDTH
-        index.add(np.ascontiguousarray(vectors, np.float32))
+        # OpenMP's threads do not come along when a process forks, and the child would wait for them for ever
+        with one_thread(faiss) if os.getpid() != _PROCESS else nullcontext():
+            index.add(np.ascontiguousarray(vectors, np.float32))
         super().__init__(ids, index, faiss.downcast_index(index.storage))
 
     def search(self, vector: Vectors, k: int, allowed: Ids | None = None) -> tuple[Ids, Vectors]:

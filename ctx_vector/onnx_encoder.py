@@ -70,6 +70,7 @@ class OnnxEncoder:
         self._document_chars = 0
         self._last_query: tuple[str | None, NDArray[np.float32]] = None, np.empty((1, 0, 0), np.float32)
         self._pool: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
         self._lock = threading.Lock()
 
     @property
@@ -208,6 +209,8 @@ class OnnxEncoder:
                     return
 
         with self._lock:
+            if self._process != os.getpid():  # the threads of the parent process did not come along
+                self._pool, self._process = None, os.getpid()
             self._pool = self._pool or ThreadPoolExecutor(self._threads, thread_name_prefix="ctx_vector-encode")
             pool = self._pool
         workers = [pool.submit(work) for _ in range(min(self._threads, len(texts)))]

@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from ctx_vector import forks
 from ctx_vector.errors import SchemaError, StoreError
 
 Migration = Callable[[sqlite3.Connection], None]
@@ -82,10 +83,8 @@ class Store:
         self.kind = kind
         self._remedy = remedy
         self._idle: list[sqlite3.Connection] = []
-        self._pool_lock = threading.Lock()
-        self._write_lock = threading.Lock()
-        self._writer = 0  # the thread whose turn it is
         self._closed = False
+        self.begin_anew()
         self._finalizer = weakref.finalize(self, _close_all, self._idle)
         if not create and not path.exists():
             raise StoreError(f"{path} does not exist")
@@ -93,11 +92,24 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{path.parent} cannot be made: {error.strerror or error}") from None
+        forks.register(self)
         try:
             self._migrate(migrations)
         except BaseException:
             self.close()
             raise
+
+    def close_idle(self) -> None:
+        """Close the connections that nobody uses; others are opened when they are needed."""
+        with self._pool_lock:
+            _close_all(self._idle)
+
+    def begin_anew(self) -> None:
+        """Begin with the locks of this process, and without a connection."""
+        self._process = os.getpid()
+        self._pool_lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._writer = 0  # the thread whose turn it is
 
     # -- opening ------------------------------------------------------------------------------------------------
 
@@ -164,23 +176,26 @@ class Store:
     @contextmanager
     def _connection(self) -> Generator[sqlite3.Connection]:
         """Lend a connection, and say in our words what SQLite complains about."""
-        with self._pool_lock:
-            if self._closed:
-                raise StoreError(f"{self.path} was closed")
-            conn = self._idle.pop() if self._idle else None
-        try:
-            conn = conn or self._connect()
-            yield conn
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-        finally:
-            if conn is not None:
-                with self._pool_lock:
-                    keep = not self._closed and len(self._idle) < _MAX_IDLE and not conn.in_transaction
-                    if keep:
-                        self._idle.append(conn)
-                if not keep:
-                    conn.close()
+        with forks.in_use():
+            process = self._process
+            with self._pool_lock:
+                if self._closed:
+                    raise StoreError(f"{self.path} was closed")
+                conn = self._idle.pop() if self._idle else None
+            try:
+                conn = conn or self._connect()
+                yield conn
+            except sqlite3.Error as error:
+                raise self._explained(error) from error
+            finally:
+                if conn is not None:
+                    with self._pool_lock:
+                        usable = not self._closed and process == self._process and not conn.in_transaction
+                        keep = usable and len(self._idle) < _MAX_IDLE
+                        if keep:
+                            self._idle.append(conn)
+                    if not keep:
+                        conn.close()
 
     def _explained(self, error: sqlite3.Error) -> StoreError:
         name = getattr(error, "sqlite_errorname", "") or ""
