@@ -311,6 +311,16 @@ def test_by_group_the_group_is_the_unit(tmp_path, encoder, cache):
     assert "could have shown one" in " ".join(comparison.words for comparison in found.comparisons)
 
 
+def test_by_group_a_query_without_one_is_a_unit_of_its_own(documents, encoder, cache):
+    asked = [replace(query, group="开放" if number < 2 else "") for number, query in enumerate(documents.queries)]
+    data = replace(documents, queries=tuple(asked))
+    found = run_experiment(
+        data, strategies(["cosine", "jaccard"]), (40,), encoder=encoder, cache=cache, resample="groups"
+    )
+    (one,) = [one for one in found.comparisons if one.metric == "evidence_recall@40"]
+    assert (one.found.queries, one.found.units) == (6, 5)
+
+
 def test_progress_is_told(documents, encoder, cache):
     told = []
     run_experiment(documents, strategies(["jaccard"]), (40,), encoder=encoder, cache=cache,

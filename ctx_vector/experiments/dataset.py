@@ -53,6 +53,11 @@ class Query:
     collection: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def unit(self) -> str:
+        """What is the unit of chance by group: the group, or the query itself when it is in none."""
+        return self.group or f"\0{self.id}"
+
 
 @dataclass(frozen=True)
 class Dataset:

@@ -168,7 +168,7 @@ def _point(report: Report, arm: str, metric: str) -> tuple[float, float, float]:
     """Return (mean, low, high), for drawing within [0, 1]; the unit of chance is that of the comparisons."""
     values = report.values[arm][metric]
     known = ~np.isnan(values)
-    groups = [query.group for query, fine in zip(report.queries, known, strict=True) if fine]
+    groups = [query.unit for query, fine in zip(report.queries, known, strict=True) if fine]
     values = values[known]
     low, high = mean_interval(
         values,

@@ -200,7 +200,7 @@ def _family(
     unknown = [name for name in tested if not any(key.split("@")[0] == name or key == name for key in values[base])]
     if unknown:
         raise InputError(f"tested: there is no metric {unknown[0]!r}; choose from {', '.join(sorted(values[base]))}")
-    groups = [query.group for query in dataset.queries]
+    groups = [query.unit for query in dataset.queries]
     again = repeats([dataset.grades(query) for query in dataset.queries], budgets)
     family: dict[tuple[str, str, str], Any] = {}
     for arm in others:
