@@ -85,7 +85,7 @@ class Store:
         self._idle: list[sqlite3.Connection] = []
         self._closed = False
         self.begin_anew()
-        self._finalizer = weakref.finalize(self, _close_all, self._idle)
+        weakref.finalize(self, _close_all, self._idle)
         if not create and not path.exists():
             raise StoreError(f"{path} does not exist")
         try:
@@ -290,8 +290,7 @@ class Store:
         """Close every connection; those lent at this moment close when they come back."""
         with self._pool_lock:
             self._closed = True
-            self._finalizer()
-        self._idle.clear()
+            _close_all(self._idle)  # the finalizer may have had its turn: at the end of a process, while a thread wrote
 
 
 def _close_all(connections: list[sqlite3.Connection]) -> None:

@@ -361,7 +361,8 @@ def test_old_builds_go_by_age(path, monkeypatch):
         assert [row["query"] for row in log.list()] == ["now", "0 days", "6 days"]
         assert log.stats(None)["builds"] == 3 and log.stats("9d")["builds"] == 3
         assert all(log.replay(row["id"]).equal for row in log.list())
-        texts = [row[0] for row in sqlite3.connect(path).execute("SELECT text FROM contents")]
+        with closing(sqlite3.connect(path)) as conn:
+            texts = [row[0] for row in conn.execute("SELECT text FROM contents")]
         assert "only 6" in texts and "only 8" not in texts and "only 30" not in texts and "in all" in texts
 
 

@@ -12,6 +12,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ctx_vector.cli.app import app
+from ctx_vector.cli.options import keep_lines_of_examples
 
 
 def commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -46,6 +47,15 @@ EXPECTED |= {f"audit {name}" for name in ("list", "show", "replay", "diff", "sta
 
 def test_all_commands_are_there():
     assert {" ".join(words) for words in COMMANDS} == EXPECTED
+
+
+@pytest.mark.parametrize("indent", ["    ", ""], ids=["as written", "as Python 3.13 gives it"])
+def test_the_lines_of_an_example_are_kept(indent: str):
+    def command() -> None: ...
+
+    command.__doc__ = f"Do it.\n\n{indent}For example:\n{indent}  ctx-vector do it\n{indent}"
+    keep_lines_of_examples(command)
+    assert command.__doc__ == "Do it.\n\n\b\nFor example:\n  ctx-vector do it"
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)

@@ -51,6 +51,40 @@ def texts(store):
 # -- opening ------------------------------------------------------------------------------------------------------
 
 
+def test_at_the_end_of_a_process_what_a_thread_still_used_is_closed_too(path):
+    program = """
+        import atexit, sqlite3, sys, threading
+
+        @atexit.register  # before anything is imported that registers: so it comes last, as the audit's thread ends last
+        def last():
+            go_on.set()
+            thread.join()
+            store.close()
+            try:
+                lent[0].execute("SELECT 1")
+            except sqlite3.ProgrammingError:
+                print("closed")
+
+        from pathlib import Path
+        from ctx_vector.store import Store
+
+        store, lent, go_on, reading = Store(Path(sys.argv[1]), [], kind="test"), [], threading.Event(), threading.Event()
+
+        def read():
+            with store.read() as conn:
+                lent.append(conn)
+                reading.set()
+                go_on.wait(20)
+
+        thread = threading.Thread(target=read, daemon=True)
+        thread.start()
+        reading.wait(20)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("closed\n", "")
+
+
 def test_what_was_written_is_there_after_reopening(store, path):
     add(store, "你好")
     store.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from inspect import cleandoc
 from typing import Annotated, Any
 
 import typer
@@ -124,4 +125,5 @@ def new_app(help: str = "", *, completion: bool = False) -> typer.Typer:
 
 def keep_lines_of_examples(command: Callable[..., object]) -> None:
     """Mark the paragraph that begins with ``For example:`` so that the help does not fill its lines."""
-    command.__doc__ = (command.__doc__ or "").replace("    For example:\n", "    \b\n    For example:\n")
+    text = cleandoc(command.__doc__ or "")  # from Python 3.13 on it comes without its indentation
+    command.__doc__ = text.replace("\nFor example:\n", "\n\b\nFor example:\n")
