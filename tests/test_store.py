@@ -55,7 +55,7 @@ def test_at_the_end_of_a_process_what_a_thread_still_used_is_closed_too(path):
     program = """
         import atexit, sqlite3, sys, threading
 
-        @atexit.register  # before anything is imported that registers: so it comes last, as the audit's thread ends last
+        @atexit.register  # before anything is imported that registers: so it comes last, as the audit's thread does
         def last():
             go_on.set()
             thread.join()
@@ -68,7 +68,8 @@ def test_at_the_end_of_a_process_what_a_thread_still_used_is_closed_too(path):
         from pathlib import Path
         from ctx_vector.store import Store
 
-        store, lent, go_on, reading = Store(Path(sys.argv[1]), [], kind="test"), [], threading.Event(), threading.Event()
+        store, lent = Store(Path(sys.argv[1]), [], kind="test"), []
+        go_on, reading = threading.Event(), threading.Event()
 
         def read():
             with store.read() as conn:
