@@ -36,6 +36,7 @@ def test_tables_and_words(folder, cache, encoder):
     assert head.startswith("图书馆: 6 queries, 10 documents as knowledge; multilingual-e5-small; ")
     rows = {line.split()[0]: line.split()[1:] for line in rest if line.strip()}
     assert len(rows["evidence_recall@20"]) >= 2
+    assert rows["freshness@20"][:3] == ["(of", "1", "query)"]
     assert "In short, by evidence_recall@20 (which was fixed beforehand)" in done.stdout
     assert "No difference between jaccard and cosine in evidence_recall@20 is shown" in done.stdout
     assert "The verdict goes by p of all, corrected for" in done.stdout

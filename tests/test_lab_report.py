@@ -151,6 +151,14 @@ def test_means_are_those_of_the_report_and_the_best_stand_out(report, page):
         assert bold == (wanted if not metric.startswith("tokens") else [False] * 3)
 
 
+def test_a_mean_of_some_queries_says_of_how_many(report, page):
+    from ctx_vector.experiments.report import metric_name
+
+    heads = [row.find("th").text for row in page.select("table.means")[0].select("tbody tr")]
+    said = {metric: " (of 1 query)" if metric.startswith("freshness") else "" for metric in report.told}
+    assert heads == [f"{metric_name(metric)}{part}" for metric, part in said.items()]
+
+
 def test_what_was_lost_can_be_read(report, page):
     told = page.get_text(" ", strip=True)
     for row in report.changed(NASTY)["lost"]:

@@ -302,7 +302,9 @@ def show(report: Report) -> None:
     for metric in report.told:
         digits = 0 if metric.startswith("tokens") else 3
         values = [report.means[arm].get(metric) for arm in arms]
-        rows.append([metric, *("–" if value is None else f"{value:,.{digits}f}" for value in values)])
+        part = report.of_part(metric)
+        name = metric if part is None else f"{metric} (of {count(part, 'query')})"
+        rows.append([name, *("–" if value is None else f"{value:,.{digits}f}" for value in values)])
     middle = str(report.budgets[len(report.budgets) // 2])
     latency = report.latency()
     rows.append([f"ms@{middle} (p50)", *(f"{latency[arm][middle]['p50']:.1f}" for arm in arms)])

@@ -29,12 +29,6 @@ def data_notes(dataset: Dataset, resample: str, *, compared: bool) -> Iterator[s
             f"Queries that ask, under an id of their own, what another one asks: {again}. They are no further "
             "witnesses, so p is smaller and intervals are narrower than they should be."
         )
-    for metric, known, which in (
-        ("answer_recall", len(dataset.answers), "that have answers"),
-        ("freshness", sum(map(bool, map(dataset.versions, dataset.queries))), "whose evidence has former versions"),
-    ):
-        if 0 < known < len(dataset.queries):
-            yield f"{metric} is of the {known:,} queries {which}, of {len(dataset.queries):,}."
     if len(dataset.queries) == 1 and compared:
         yield "One query alone shows no difference between arms: nothing was compared."
     if len(dataset.groups) > 1 and resample == "queries":

@@ -131,14 +131,17 @@ def _difference(report: Report, arm: str, metric: str) -> Any:
 
 
 def _means_table(report: Report) -> list[dict[str, Any]]:
-    """Return the rows of the table of means: a metric, and the value of each arm with whether it is the best."""
+    """Return the rows of the table of means: a metric, of how many queries it is if not of all, the value of each arm,
+    and the best.
+    """
     rows = []
     for metric in report.told:
         values = {arm: report.means[arm].get(metric) for arm in report.means}
         known = [value for value in values.values() if value is not None]
         counted = not metric.startswith("tokens")
         best = max(known) if known and counted and max(known) > min(known) else None
-        rows.append({"metric": metric, "values": values, "best": best, "whole": not counted})
+        part = report.of_part(metric)
+        rows.append({"metric": metric, "values": values, "best": best, "whole": not counted, "part": part})
     return rows
 
 

@@ -107,6 +107,11 @@ class Report:
             for arm, series in self.values.items()
         }
 
+    def of_part(self, metric: str) -> int | None:
+        """Return of how many queries a mean is, when it is not of all: of those for which the metric is defined."""
+        known = int((~np.isnan(self.values[self.baseline][metric])).sum())
+        return known if known < len(self.queries) else None
+
     def latency(self) -> dict[str, dict[str, dict[str, float]]]:
         """{arm: {budget: percentiles of the milliseconds of a build}}, encoding the query apart."""
         return {
