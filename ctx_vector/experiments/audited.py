@@ -2,11 +2,11 @@
 
     data = read_audit(".ctx_vector/audit.sqlite3")      # or read_dataset with the same path
 
-A build that was called good says that what its context held was evidence for its query; a build that was called bad
-says that it was not. The documents are all candidates of these builds, equal texts once; the conversation, system
-instructions and state are left out. What a build did not choose it cannot be praised for: such data favour the way of
-scoring that made them, so that a tie with it is worth more than it seems. A data set with judgements is better
-evidence.
+A build that was called good says that what its context held was evidence for its query. One that was called bad does
+not say what would have been, so its query is left out. The documents are all candidates of both, equal texts once; the
+conversation, system instructions and state are left out. What a build did not choose it cannot be praised for: such
+data favour the way of scoring that made them, so that a tie with it is worth more than it seems. A data set with
+judgements is better evidence.
 """
 
 from __future__ import annotations
