@@ -175,6 +175,16 @@ def test_pairs(tmp_path):
     assert data.name == "问答"
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16-le", "utf-16-be"])
+def test_files_with_a_byte_order_mark_are_read(encoding, tmp_path):
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(
+        ("\ufeff" * (encoding != "utf-8-sig") + '{"query": "几点？", "positive": "九点。"}\r\n').encode(encoding)
+    )
+    data = read_pairs(path)
+    assert (data.queries[0].text, data.documents[0].text) == ("几点？", "九点。")
+
+
 def test_lines_that_ask_the_same_are_one_question(tmp_path):
     path = tmp_path / "pairs.jsonl"
     asked = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
@@ -15,9 +16,13 @@ _FORM: Final = "every line is one JSON object {...}: no table (CSV), no list aro
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield (number, line) of a text file; only a line feed ends a line, for JSON may hold U+2028 as it is."""
+    """Yield (number, line) of a text file in UTF-8, or in UTF-16 with its mark, as Windows PowerShell writes; only a
+    line feed ends a line, for JSON may hold U+2028 as it is.
+    """
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        data = path.read_bytes()
+        marked = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        text = data.decode("utf-16" if marked else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8") from None
     except FileNotFoundError:
