@@ -3,6 +3,9 @@
 The hybrid's rows are the nearest by cosine and the best by keywords of each language, together, and more of both until
 no other row can have as much as those that count (the threshold algorithm; Fagin 2001): what neither list has, has at
 most the last cosine of the one and the last share of the other.
+
+By reciprocal rank fusion (`hybrid_rrf`) a row's ranks are those among the rows named so, as is usual for it: what is
+found can differ a little with the number of hits that are asked for.
 """
 
 from __future__ import annotations
