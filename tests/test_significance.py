@@ -186,6 +186,18 @@ def test_the_interval_of_one_arm_is_by_group_where_groups_are_the_unit():
     assert alone[1] - alone[0] < 0.6 * (found[1] - found[0])
 
 
+def test_the_interval_of_groups_of_unequal_size_is_that_of_a_ratio():
+    """Two groups that agree but for their size: 0.8 of 1 and of 9 queries, and of 5 with 0.6."""
+    values, groups = np.array([0.8] * 10 + [0.6] * 5), ["a"] + ["b"] * 9 + ["丙"] * 5
+    ratio, sizes, sums = 11 / 15, np.array([1, 9, 5]), np.array([0.8, 7.2, 3.0])
+    error = np.sqrt(((sums - ratio * sizes) ** 2).sum() / 2 / 3) / 5  # Cochran 1977, chapter 6
+    half = stats.t.ppf(0.975, 2) * error
+    assert mean_interval(values, groups=groups) == pytest.approx((ratio - half, ratio + half))
+    assert half < 0.4  # by the sums alone it would be 1.6
+    found = paired(values, np.zeros(15), groups=groups)
+    assert (found.low, found.high, found.interval) == pytest.approx((0, ratio + half, "Student's t"))
+
+
 def test_differences_that_are_all_equal_have_no_interval():
     (one,) = compare_all({("a", "b", "r@1"): (np.ones(6), np.zeros(6), None)})
     assert one.bounds == "–"

@@ -176,11 +176,14 @@ def _mean(values: Floats, axis: int = -1) -> Floats:
 
 def _interval(sums: Floats, counts: Floats, units: Floats, how: Resampling) -> tuple[float, float, str]:
     mean = float(units.mean())
-    if np.ptp(units) <= 1e-12 * max(1.0, float(np.abs(units).max())):
+    rest = (
+        (sums - mean * counts) * len(sums) / counts.sum()
+    )  # of a ratio (Cochran 1977, ch. 6): large groups are no noise
+    if np.abs(rest).max() <= 1e-12 * max(1.0, float(np.abs(units).max())):
         return mean, mean, "none: all differences are equal"
     if len(units) < SMALL:
         line = load_scipy().stats.t.ppf(1 - how.alpha / 2, len(units) - 1)
-        half = float(line * np.std(units, ddof=1) / math.sqrt(len(units)))
+        half = float(line * np.std(rest, ddof=1) / math.sqrt(len(units)))
         return mean - half, mean + half, "Student's t"
     for method in ("BCa", "percentile"):  # where the first is not defined, the second is
         if (counts != 1).any():
