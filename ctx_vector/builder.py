@@ -178,7 +178,7 @@ class ContextBuilder:
         plain = [source for source in self.sources if not isinstance(source, SourceConfig)]
         self._second = shared.second(config)
         tools = self.rag_tool, self.memory_tool
-        self._retrieval = retrieval_specs(self.config, *tools, plain, shared.encoder, self._second)
+        self._retrieval = retrieval_specs(self.config, *tools, plain, shared.encoder, shared.requests, self._second)
 
     def _check_strategy(self) -> None:
         def unused() -> Encoder:

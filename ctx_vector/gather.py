@@ -19,7 +19,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from ctx_vector.errors import InputError
+from ctx_vector.errors import CtxVectorError, InputError
 from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket
 from ctx_vector.stages import Request
 from ctx_vector.values import as_utc
@@ -36,15 +36,48 @@ _ERROR_TEXT: Final = re.compile(
 )
 #: Roles whose messages answer a tool call.
 TOOL_ROLES: Final = ("tool", "function")
+#: Requests of one source that may hang at the same time; further ones fail at once.
+MOST_HANGING: Final = 4
 _RESERVED: Final = ("type", "section")
 _CONTENT_KEYS: Final = ("content", "text", "page_content")
 _SCORE_KEYS: Final = ("relevance_score", "score", "relevance")
 
 
+class SourceFault(CtxVectorError, RuntimeError):
+    """A source answered with an error instead of a content, or still hangs in earlier requests."""
+
+
+class Requests:
+    """The requests of one source, in all builds, that have no answer yet.
+
+    One that hangs keeps its thread, so that only a few may.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[object, float] = {}  # when each is late
+        self._lock = threading.Lock()
+
+    def begin(self, timeout: float) -> object:
+        """Count a request, until `end` is called with what this returns. Raises SourceFault when too many hang."""
+        now = time.perf_counter()
+        with self._lock:
+            late = sum(end < now for end in self._ends.values())
+            if late >= MOST_HANGING:
+                raise SourceFault(f"{late} earlier requests still hang")
+            ticket = object()
+            self._ends[ticket] = now + timeout
+            return ticket
+
+    def end(self, ticket: object) -> None:
+        """Count a request no more."""
+        with self._lock:
+            self._ends.pop(ticket, None)
+
+
 @dataclass(frozen=True, slots=True)
 class SourceSpec:
     """One source of a build. `kind` is None for the caller's own packets, whose types are kept. `timeout` in
-    seconds. `layer` and `standing` go to its candidates.
+    seconds; then `requests` bounds those that hang. `layer` and `standing` go to its candidates.
     """
 
     name: str
@@ -53,6 +86,7 @@ class SourceSpec:
     timeout: float | None = None
     layer: str = ""
     standing: tuple[float, float] = (0, 0)
+    requests: Requests = field(default_factory=Requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +119,25 @@ class _Answer:
         self._thread: threading.Thread | None = None
         if spec.timeout is None:
             self._run(request)
-        else:  # a daemon, so that a source that hangs for ever does not keep the process alive
-            self._thread = threading.Thread(target=self._run, args=(request,), daemon=True, name=f"load {spec.name}")
-            self._thread.start()
+        else:
+            self._start(request, spec.timeout)
 
-    def _run(self, request: Request) -> None:
+    def _start(self, request: Request, timeout: float) -> None:
+        try:
+            ticket = self.spec.requests.begin(timeout)
+        except SourceFault as error:
+            self.error = error
+            return
+        # a daemon, so that a source that hangs for ever does not keep the process alive
+        thread = threading.Thread(target=self._run, args=(request, ticket), daemon=True, name=f"load {self.spec.name}")
+        self._thread = thread
+        try:
+            thread.start()
+        except RuntimeError as error:  # there are no more threads
+            self._thread, self.error = None, error
+            self.spec.requests.end(ticket)
+
+    def _run(self, request: Request, ticket: object = None) -> None:
         try:
             value = awaited(self.spec.load(request))
             if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping, Sequence)):
@@ -99,6 +147,8 @@ class _Answer:
             if self._thread is None and not isinstance(error, Exception):
                 raise  # an interrupt in the caller's own thread is no source's fault
             self.error = error
+        finally:
+            self.spec.requests.end(ticket)
         self.milliseconds = (time.perf_counter() - self.started) * 1000
 
     def fault(self) -> Fault | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 from ctx_vector.config import ContextConfig
 from ctx_vector.conversation import Listener, Said
 from ctx_vector.errors import ConfigError, InputError
-from ctx_vector.gather import SourceSpec, packet_of
+from ctx_vector.gather import Requests, SourceSpec, packet_of
 from ctx_vector.packets import (
     TYPE_AGENT,
     TYPE_HISTORY,
@@ -292,17 +292,21 @@ def retrieval_specs(
     memory_tool: Any,
     sources: Sequence[Any],
     encoder: Callable[[], Encoder],
+    requests: Mapping[str, Requests],
     second: SecondPass | None = None,
 ) -> tuple[SourceSpec, ...]:
-    """Return the sources that are asked with the query. Raises ConfigError for a source that cannot be one."""
+    """Return the sources that are asked with the query; `requests` gives those of a source, by a name of it.
+
+    Raises ConfigError for a source that cannot be one.
+    """
     specs = []
     if rag_tool is not None and config.knowledge_limit:
         keys = {"limit": config.knowledge_limit, "min_score": config.knowledge_min_score}
-        specs.append(_tool_spec("knowledge", rag_tool, config, encoder, second, keys))
+        specs.append(_tool_spec("knowledge", rag_tool, config, encoder, requests["knowledge"], second, keys))
     if memory_tool is not None and config.memory_limit != 0:
         limit = _NO_LIMIT if config.memory_limit is None else config.memory_limit
         keys = {"limit": limit, "min_importance": config.memory_min_importance}
-        specs.append(_tool_spec("memory", memory_tool, config, encoder, second, keys))
+        specs.append(_tool_spec("memory", memory_tool, config, encoder, requests["memory"], second, keys))
     for number, source in enumerate(sources):
         kind = str(getattr(source, "kind", None) or TYPE_KNOWLEDGE)
         problem = f"its kind {kind!r} is for the caller's own arguments" if kind in _OWN_KINDS else ""
@@ -311,7 +315,8 @@ def retrieval_specs(
         if problem:
             raise ConfigError([f"sources[{number}]: {problem}"])
         name = str(getattr(source, "name", None) or f"source{number + 1}")
-        specs.append(SourceSpec(name, kind, source.load, config.source_timeout))
+        running = requests[f"sources[{number}]"]
+        specs.append(SourceSpec(name, kind, source.load, config.source_timeout, requests=running))
     return tuple(specs)
 
 
@@ -320,6 +325,7 @@ def _tool_spec(
     tool: Any,
     config: ContextConfig,
     encoder: Callable[[], Encoder],
+    requests: Requests,
     second: SecondPass | None,
     keys: Mapping[str, Any],
 ) -> SourceSpec:
@@ -334,4 +340,5 @@ def _tool_spec(
         name,
         lambda request: tool.run({"action": "search", "query": request.user_query, **keys}),
         config.source_timeout,
+        requests=requests,
     )

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.errors import ConfigError, CtxVectorError, InputError
-from ctx_vector.gather import SourceSpec, awaited, is_error_text, packet_of
+from ctx_vector.gather import Requests, SourceFault, SourceSpec, awaited, is_error_text, packet_of
 from ctx_vector.packets import Candidate, ContextPacket
 from ctx_vector.rules import nearest, shown
 from ctx_vector.source_loaders import open_loader
@@ -39,14 +38,8 @@ if TYPE_CHECKING:
 MOST_CHARS: Final = 1_000_000
 #: Items that one source may give in one build.
 MOST_ITEMS: Final = 10_000
-#: Requests of one source that may hang at the same time; further ones fail at once.
-MOST_HANGING: Final = 4
 _ITEM_KEYS: Final = ("version", "document_id", "document", "expires_at", "scope", "priority", "title")
 _ALWAYS: Final = ("system", "static")
-
-
-class SourceFault(CtxVectorError, RuntimeError):
-    """A source answered with an error instead of a content, or still hangs in earlier requests."""
 
 
 class LiveSources:
@@ -179,8 +172,7 @@ class _Live:
         self._static = config.layer == "static" and not getattr(loader, "asks", False)
         self._kept: _Kept | None = None
         self._loading = threading.Lock()
-        self._running: dict[int, float] = {}
-        self._guard = threading.Lock()
+        self._requests = Requests()
 
     def spec(self, override: Any = _OWN) -> SourceSpec:
         """Return the spec for one build; an override is given as if the source had given it."""
@@ -198,7 +190,7 @@ class _Live:
     def _spec(self, load: Callable[[Request], Any], timeout: float | None) -> SourceSpec:
         config = self.config
         standing = (int(config.authoritative), config.priority)
-        return SourceSpec(config.name, config.kind, load, timeout, config.layer, standing)
+        return SourceSpec(config.name, config.kind, load, timeout, config.layer, standing, self._requests)
 
     def _load(self, request: Request) -> list[Any]:
         expires = self._expires
@@ -212,23 +204,7 @@ class _Live:
             else self.config.score_threshold,
             options=dict(self.config.args),
         )
-        ticket = self._begin()
-        try:
-            return self._aged(self._static_items(asked) if self._static else self._asked(asked), asked)
-        finally:
-            with self._guard:
-                self._running.pop(ticket, None)
-
-    def _begin(self) -> int:
-        """Count a request; one that hangs keeps its thread, so that only a few may."""
-        now, limit = time.perf_counter(), self.config.timeout
-        with self._guard:
-            late = sum(now - since > limit for since in self._running.values()) if limit is not None else 0
-            if late >= MOST_HANGING:
-                raise SourceFault(f"{late} earlier requests still hang")
-            ticket = max(self._running, default=0) + 1
-            self._running[ticket] = now
-            return ticket
+        return self._aged(self._static_items(asked) if self._static else self._asked(asked), asked)
 
     def _static_items(self, request: Request) -> list[Any]:
         limit = self.config.timeout

@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from ctx_vector.stages import Candidates, Encoder, Query, Scorer
 
 _RRF: Final = 60
-_MOST_KNOWN: Final = 10_000
+_MOST_CHARS: Final = 16_000_000  # of texts whose terms are remembered
+_LEAST_CHARS: Final = 400  # that each text counts besides its own: so much its terms take at least
 _KNOWN_CHARS: Final = 400  # of a sentence whose terms are remembered, for passages are shortened again and again
 
 
@@ -210,7 +211,7 @@ class _Words:
     """The terms of the texts scored lately, so that a text is taken apart once."""
 
     def __init__(self) -> None:
-        self._known: LRU[str, Terms] = LRU(_MOST_KNOWN)
+        self._known: LRU[str, tuple[int, Terms]] = LRU(_MOST_CHARS, lambda known: known[0])
 
     def shares(self, query: str, texts: Sequence[str]) -> NDArray[np.float64]:
         """Return the keyword share (n,) of each text; the texts of one language are a collection."""
@@ -231,10 +232,10 @@ class _Words:
     def _terms(self, text: str) -> Terms:
         from ctx_vector.keywords import Terms
 
-        found = self._known.get(text)
-        if found is None:
-            found = Terms.of_one(text)
-            self._known.put({text: found})
+        if (known := self._known.get(text)) is not None:
+            return known[1]
+        found = Terms.of_one(text)
+        self._known.put({text: (len(text) + _LEAST_CHARS, found)})
         return found
 
 

@@ -1,16 +1,19 @@
 """What the builders made from one by `with_config` share, so that another config costs nothing to try.
 
 ContextBuilder ─┬─ Shared: the encoder, loaded when first needed and cached; scorers by name; counters by name;
-with_config ────┘          summaries of conversations by session; the configured sources and their layers
+with_config ────┘          summaries of conversations by session; the configured sources and their layers; the
+                           requests that sources have not answered yet
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from ctx_vector.allocation import Layers
+from ctx_vector.gather import Requests
 from ctx_vector.live_sources import LiveSources
 from ctx_vector.rerank import SecondPass, SecondPasses
 from ctx_vector.scoring import make_scorer
@@ -39,6 +42,7 @@ class Shared:
         self._calibration: tuple[Calibration | None] | None = None
         self._counters: dict[str, TokenCounter] = {}
         self.summaries = Summaries()
+        self.requests: defaultdict[str, Requests] = defaultdict(Requests)
         self.live: LiveSources | None = None
         self.layers: Layers | None = None
 

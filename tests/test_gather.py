@@ -14,7 +14,7 @@ from pipeline_help import NOW, HashEncoder, build, check, plain
 
 from ctx_vector import ConfigError, ContextBuilder, ContextPacket, Message
 from ctx_vector.errors import InputError
-from ctx_vector.gather import SourceSpec, gather
+from ctx_vector.gather import MOST_HANGING, SourceSpec, gather
 from ctx_vector.packets import DROP_REASONS, Candidate
 
 
@@ -265,6 +265,42 @@ def test_a_hanging_source_times_out_and_the_build_goes_on():
     assert faults(built) == [("knowledge", "timeout"), ("slow", "timeout")]
     assert "no answer within 0.1 s" in built.dropped[0].detail
     assert set(item.reason for item in built.dropped) <= set(DROP_REASONS)
+
+
+def test_sources_that_always_hang_cost_only_a_few_threads_whatever_the_config():
+    release = threading.Event()
+    source = Source(lambda request: release.wait(30) and ["late"])
+    builder = ContextBuilder(rag_tool=Tool(lambda: release.wait(30)), sources=[source])
+    before = set(threading.enumerate())
+    try:
+        for limit in range(MOST_HANGING + 4):
+            impatient = builder.with_config(plain(source_timeout=0.01, max_tokens=500 + limit))
+            built = impatient.assemble("q", documents=["d"], now=NOW)
+            assert contents(built) == ["d"]
+        hanging = set(threading.enumerate()) - before
+        assert len(hanging) <= 2 * MOST_HANGING
+    finally:
+        release.set()
+    assert [(item.source, item.reason) for item in built.dropped] == [("knowledge", "fault"), ("source1", "fault")]
+    assert all("4 earlier requests still hang" in item.detail for item in built.dropped)
+    for thread in hanging:
+        thread.join(5)
+        assert not thread.is_alive()
+    patient = builder.with_config(plain(source_timeout=20.0))
+    assert "late" in contents(patient.assemble("q", now=NOW))  # what answers again is asked again
+
+
+def test_a_system_without_threads_to_give_costs_the_source_and_not_the_build(monkeypatch):
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    builder = ContextBuilder(sources=[Source(lambda request: ["x"])], config=plain())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(MOST_HANGING + 1):
+            built = builder.assemble("q", documents=["d"], now=NOW)
+            assert contents(built) == ["d"] and faults(built) == [("source1", "fault")]
+    assert contents(builder.assemble("q", now=NOW)) == ["x"]
 
 
 @pytest.mark.parametrize("timeout", [5.0, None])

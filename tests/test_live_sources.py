@@ -12,8 +12,8 @@ from pipeline_help import NOW, STEADY
 
 from ctx_vector import ConfigError, ContextPacket, SourceConfig
 from ctx_vector.errors import InputError
-from ctx_vector.gather import gather
-from ctx_vector.live_sources import MOST_CHARS, MOST_HANGING, MOST_ITEMS, LiveSources
+from ctx_vector.gather import MOST_HANGING, gather
+from ctx_vector.live_sources import MOST_CHARS, MOST_ITEMS, LiveSources
 from ctx_vector.stages import Request
 
 

@@ -81,6 +81,17 @@ def test_bm25_is_never_negative(query: str, texts: list[str]) -> None:
     assert all(score >= 0 and math.isfinite(score) for score in bm25(query, texts))
 
 
+def test_what_is_remembered_of_texts_is_bounded_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ctx_vector.scoring._MOST_CHARS", 20_000)
+    scorer = KeywordScorer()
+    first = scorer.score(Query("cat"), Candidates(["the cat sat", "the dog"]))
+    for number in range(40):
+        scorer.score(Query("cat"), Candidates([f"cat {number} " * 500]))
+    assert 0 < scorer._words._known.size <= 20_000
+    again = scorer.score(Query("cat"), Candidates(["the cat sat", "the dog"]))
+    assert again.tolist() == first.tolist()
+
+
 # --- cosine -----------------------------------------------------------------------------------------------------------
 
 
