@@ -84,6 +84,9 @@ def test_an_empty_context():
         (["the category"], ["cat"], 0),
         (["用Pandas读"], ["Pandas"], 1),  # Chinese has no blanks between words
         (["学费三十天内交"], ["三十天"], 1),
+        (["发票须在三十\n  天内，\n交给财务"], ["三十天内，交给"], 1),  # a line may end anywhere
+        (["保留 30 天"], ["30天"], 1),
+        (["保留 30 天"], ["0天"], 0),
         ([], ["三十天"], 0),
         (["anything"], [], math.nan),
     ],

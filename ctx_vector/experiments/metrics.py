@@ -36,6 +36,8 @@ RANKING: Final = ("ndcg@10", "mrr@10", "r@1", "r@5", "r@10")
 _LETTER: Final = rf"[^\W\d_{UNSPACED}]"  # of a script with blanks between words
 _SPACED: Final = re.compile(_LETTER)
 _DIGIT: Final = re.compile(r"\d")
+_UNSPACED: Final = rf"[{UNSPACED}\u3001-\u303f\uff00-\uffef]"  # with their punctuation
+_BESIDE_CHINESE: Final = re.compile(rf" (?={_UNSPACED})|(?<={_UNSPACED}) ")
 SMALL_IS_BETTER: Final = ("tokens", "ms")
 TITLES: Final[Mapping[str, str]] = {
     "evidence_recall": "share of the evidence that is in the context",
@@ -105,12 +107,12 @@ def _fresh(items: Sequence[Item], versions: tuple[str, frozenset[str]] | None) -
 def _answered(items: Sequence[Item], answers: Sequence[str]) -> float:
     if not answers:
         return math.nan
-    texts = [one_spaced(unescape(item.text)) for item in items]
-    return float(any(stands_in(one_spaced(answer), text) for answer in answers for text in texts))
+    texts = [comparable(unescape(item.text)) for item in items]
+    return float(any(stands_in(comparable(answer), text) for answer in answers for text in texts))
 
 
 def stands_in(answer: str, text: str) -> bool:
-    """Say whether an answer stands in a text, not as a part of a longer word or number; both are `one_spaced`.
+    """Say whether an answer stands in a text, not as a part of a longer word or number; both are `comparable`.
 
     >>> [stands_in("30", text) for text in ("30 days", "30GB", "保留30天", "300 days", "1.30")]
     [True, True, True, False, False]
@@ -134,6 +136,17 @@ def one_spaced(text: str) -> str:
     'kept for 48 hours'
     """
     return " ".join(text.split())
+
+
+def comparable(text: str) -> str:
+    r"""Return a text as answers are looked for: `one_spaced`, and without blanks beside Chinese, where blanks part no
+    words and a line may end anywhere.
+
+    >>> comparable("请在 30 天内\n交发票 by mail")
+    '请在30天内交发票by mail'
+    """
+    text = one_spaced(text)
+    return text if text.isascii() else _BESIDE_CHINESE.sub("", text)
 
 
 def ranked_documents(passages: Iterable[str]) -> list[str]:

@@ -27,7 +27,7 @@ from typing import Any, Final
 from ctx_vector.errors import InputError
 from ctx_vector.experiments.dataset import Dataset, Document
 from ctx_vector.experiments.lines import objects, text_of
-from ctx_vector.experiments.metrics import one_spaced, stands_in
+from ctx_vector.experiments.metrics import comparable, stands_in
 from ctx_vector.experiments.reading import QUERY_KEYS, Asked
 from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.values import as_utc
@@ -133,9 +133,9 @@ def _check_answers(
 ) -> None:
     """Raise InputError for an answer that stands in no passage of the documents that are wanted."""
     for answer in answers:
-        words = one_spaced(answer)
-        if not any(stands_in(words, one_spaced(text)) for source in wanted for text in texts[source]):
-            across = any(stands_in(words, one_spaced(" ".join(texts[source]))) for source in wanted)
+        words = comparable(answer)
+        if not any(stands_in(words, comparable(text)) for source in wanted for text in texts[source]):
+            across = any(stands_in(words, comparable(" ".join(texts[source]))) for source in wanted)
             why = "stands across two passages of" if across else "does not stand in"
             raise InputError(f"{place}: answer: {answer!r:.80} {why} {', '.join(wanted)}; copy some words from there")
 

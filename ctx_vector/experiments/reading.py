@@ -26,7 +26,7 @@ from typing import Any, Final, TypeVar
 from ctx_vector.errors import InputError
 from ctx_vector.experiments.dataset import Dataset, Document, Query, twice
 from ctx_vector.experiments.lines import lines, objects, text_of, time_of
-from ctx_vector.experiments.metrics import one_spaced, stands_in
+from ctx_vector.experiments.metrics import comparable, one_spaced, stands_in
 
 SPLITS: Final = ("test", "dev", "train")
 QUERY_KEYS: Final = ("query", "question")
@@ -238,7 +238,7 @@ def _answers(path: Path, queries: Mapping[str, Query], documents: Mapping[str, D
             raise InputError(f"{place}: there is no query {query!r} in queries.jsonl")
         if document not in documents:
             raise InputError(f"{place}: there is no document {document!r} in corpus.jsonl")
-        if not stands_in(one_spaced(answer), one_spaced(documents[document].text)):
+        if not stands_in(comparable(answer), comparable(documents[document].text)):
             raise InputError(f"{place}: {answer!r:.80} does not stand in the document {document!r}; copy it from there")
         found[query] = (*found.get(query, ()), answer)
     return found
