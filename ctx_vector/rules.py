@@ -30,7 +30,7 @@ class Rule:
 
 
 def number(low: float, high: float, *, whole: bool = False, optional: bool = False) -> Rule:
-    """Return the rule for a number in [low, high]; `high` is not named from `MOST_TOKENS` on.
+    """Return the rule for a number in [low, high]; from `MOST_TOKENS` on `high` is named only to what is over it.
 
     >>> number(0, 1)(2)
     'expected a number >= 0 and <= 1, got 2'
@@ -42,7 +42,8 @@ def number(low: float, high: float, *, whole: bool = False, optional: bool = Fal
             return None
         fits = isinstance(value, int) if whole else isinstance(value, (int, float))
         if not fits or isinstance(value, bool) or not low <= value <= high:
-            upper = f" and <= {high:g}" if high < MOST_TOKENS else ""
+            over = fits and value > high
+            upper = f" and <= {high:g}" if high < MOST_TOKENS else f" and <= {high:.0f}" if over else ""
             return f"expected {kind} >= {low:g}{upper}{' or None' if optional else ''}, got {shown(value)}"
         return None
 

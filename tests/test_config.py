@@ -87,6 +87,11 @@ BOUNDS = {
 CASES = [(name, kind, value) for name, bounds in BOUNDS.items() for kind in ("good", "bad") for value in bounds[kind]]
 
 
+def test_what_is_over_a_bound_is_told_it() -> None:
+    with pytest.raises(ConfigError, match=r"max_tokens: expected an integer >= 1 and <= 100000000, got 100000001"):
+        ContextConfig(max_tokens=100_000_001)
+
+
 def test_every_field_has_its_bounds_here() -> None:
     names = {item.name for item in fields(ContextConfig)}
     assert names - set(BOUNDS) == {"recency_weight", "relevance_weight"}

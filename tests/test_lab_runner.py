@@ -348,6 +348,8 @@ def test_one_weight_sets_the_other():
         ([Arm("x")], {"budgets": ()}, "budgets: expected at least one"),
         ([Arm("x")], {"kind": "files"}, "kind: expected one of auto, knowledge, memories, got 'files'"),
         ([Arm("x")], {"resample": "groups"}, "has only one group"),
+        ([Arm("x")], {"seed": -1}, "seed: expected a whole number >= 0, got -1"),
+        ([Arm("x")], {"alpha": 5}, "alpha: expected a number between 0 and 1, got 5"),
         ([Arm("x"), Arm("y")], {"tested": ["recal"]}, "tested: there is no metric 'recal'"),
     ],
 )

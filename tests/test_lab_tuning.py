@@ -165,6 +165,7 @@ def test_numbers_are_short_and_by_factors_where_that_is_asked():
         ({"share": 1.0}, "share: expected a number between 0 and 1, got 1.0"),
         ({"effect": 0.0}, "effect: expected a number from 0.05 to 2, got 0.0"),
         ({"trials": 3}, "trials: expected >= 8, got 3"),
+        ({"seed": -1}, "seed: expected a whole number >= 0, got -1"),
         ({"metric": "recall"}, "metric: expected one of evidence_recall, all_evidence"),
     ],
 )

@@ -120,6 +120,7 @@ def run_experiment(
     Raises InputError for wrong arguments, ConfigError for an arm that cannot be, and whatever a strategy raises.
     """
     sizes = _check(arms, budgets, kind, resample, dataset)
+    check_chance(seed, resamples, alpha)
     base = base_config() if base is None else base
     configs = [arm.config(base) for arm in arms]
     for config in configs:
@@ -168,6 +169,15 @@ def run_experiment(
         milliseconds=recorder.milliseconds,
         seconds={"building": round(comparing - began, 1), "comparing": round(ended - comparing, 1)},
     )  # fmt: skip
+
+
+def check_chance(seed: int, resamples: int, alpha: float) -> None:
+    """Raise InputError for a seed, a number of resamples or a level that cannot be, before anything is built for it."""
+    for name, value, least in (("seed", seed, 0), ("resamples", resamples, 1)):
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(f"{name}: expected a whole number >= {least}, got {value!r:.40}")
+    if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not 0 < alpha < 1:
+        raise InputError(f"alpha: expected a number between 0 and 1, got {alpha!r:.40}")
 
 
 def _check(arms: Sequence[Arm], budgets: Sequence[int], kind: str, resample: str, dataset: Dataset) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ from ctx_vector.experiments.knobs import default_knobs, space
 from ctx_vector.experiments.power import needed, smallest_effect
 from ctx_vector.experiments.resampling import ALPHA, RESAMPLES
 from ctx_vector.experiments.result import Report
-from ctx_vector.experiments.runner import Arm, run_experiment
+from ctx_vector.experiments.runner import Arm, check_chance, run_experiment
 
 if TYPE_CHECKING:
     from ctx_vector.stages import Encoder
@@ -158,6 +158,7 @@ def tune(
     """
     names = list(knobs) if knobs is not None else default_knobs(dataset)
     knobs_by_name = space(names, dataset)
+    check_chance(seed, resamples, alpha)
     sizes = tuple(sorted(set(budgets)))
     level = alpha / max(1, len(sizes))  # each budget is a comparison, and they are corrected together
     _check_amount(dataset, share, effect, level)
