@@ -1,7 +1,9 @@
 """What was purged from a knowledge base or a memory is purged in the audits that have recorded it.
 
 A knowledge base or a memory knows the audits that have recorded from it: their paths stand in its own file (`link`),
-written before the first of its texts is. So a purge reaches them from any process, and cannot be forgotten.
+written before the first of its texts is. So a purge reaches them from any process. It cannot be forgotten either: what
+is to be done is noted in the transaction that deletes (`Audits.note`), and done then (`Audits.finish`), or, if that is
+killed or an audit is out of reach, by the next purge or the next process that opens the store.
 
 A purge takes the contents of packets by where they are kept (`owner_key`, `origin_key`) and contents equal to what was
 deleted, everything rendered or shortened from these (the table `copies`), and copies of them inside other texts. Builds
@@ -15,7 +17,7 @@ import logging
 import sqlite3
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +32,8 @@ from ctx_vector.store import IDENTITY, LOCK_SECONDS, Store, get_meta, set_meta
 _LEAST_COPY: Final = 8  # characters of a text that is looked for inside other texts; of Chinese half as many
 _PURGES_KEPT: Final = 30 * 86400.0
 _AUDITS: Final = "audits"
+_PURGING: Final = "purging"
+_STALE_SECONDS: Final = 60.0  # after which what is noted is nobody's work at this moment
 
 log = logging.getLogger("ctx_vector.audit")
 
@@ -139,13 +143,63 @@ class Audits:
         return Origin(str(self._store.path), self._identity, owner, key)
 
     def purge(self, owner: str, keys: Iterable[str] | None, texts: Iterable[str]) -> int:
-        """Purge what was just deleted from the store, and return how many builds it stood in; see `purge_linked`."""
+        """Purge what was deleted from the store, and return how many builds it stood in; see `purge_linked`."""
         for audit in list(self._open):
             try:
                 audit.flush(5.0)
             except StoreError:  # what cannot be written now is written without what is purged
                 pass
         return purge_linked(self._store, owner, keys, texts)
+
+    def note(self, conn: sqlite3.Connection, owner: str, keys: list[str] | None, texts: list[str]) -> None:
+        """Note, in the transaction that deletes something, what `finish` has to do; arguments as of `purge_linked`."""
+        known = json.loads(get_meta(conn, _PURGING, "null")) or {"at": time.time(), "noted": []}
+        if _linked(conn) or len(self._open):  # else only the file is to be rewritten, and no text needed for that
+            known["noted"].append([owner, keys, texts])
+        set_meta(conn, _PURGING, json.dumps(known))
+
+    def finish(self, *, stale: bool = False) -> int | None:
+        """Purge what is noted in the audits, rewrite the file, and return how many builds it stood in; None when
+        nothing is noted, or nothing `stale`, if only that is wanted.
+
+        Raises StoreError when an audit could not be reached, after all else was done; it stays noted.
+        """
+        with self._store.read() as conn:
+            known = json.loads(get_meta(conn, _PURGING, "null"))
+        if known is None or (stale and abs(time.time() - known["at"]) < _STALE_SECONDS):
+            return None
+        builds, done, problem = 0, [], None
+        for note in known["noted"]:
+            try:
+                builds += self.purge(*note)
+                done.append(note)
+            except StoreError as error:
+                problem = error
+        if done:
+            self._renote(lambda noted: [note for note in noted if note not in done])
+        self._store.scrub()
+        if problem is not None:
+            raise problem
+        self._renote(lambda noted: noted or None)
+        return builds
+
+    def _renote(self, left: Callable[[list[Any]], list[Any] | None]) -> None:
+        """Keep of what is noted what `left` returns; nothing at all, if that is None."""
+        with self._store.write() as conn:
+            known = json.loads(get_meta(conn, _PURGING, "null"))
+            noted = None if known is None else left(known["noted"])
+            if noted is None:
+                conn.execute("DELETE FROM meta WHERE key = ?", (_PURGING,))
+            else:
+                set_meta(conn, _PURGING, json.dumps({**known, "noted": noted}))
+
+    def finish_stale(self) -> None:
+        """Do what an earlier process has left to do; what goes wrong with it is told by a WARNING."""
+        try:
+            if (builds := self.finish(stale=True)) is not None:
+                log.warning("%s: a purge was not finished; it is now (%d builds)", self._store.path, builds)
+        except StoreError as error:
+            log.warning("a purge is not finished: %s", error)
 
 
 # -- purging ----------------------------------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ class KnowledgeBase:
         self._store = Store(file, catalog.MIGRATIONS, kind="knowledge base")
         #: The audits that have recorded passages of it; `purge` reaches them.
         self.audits = Audits(self._store)
+        self.audits.finish_stale()
         self._model = SearchModel(encoder)
         self._view: View | None = None
         self._view_lock = threading.Lock()
@@ -210,16 +211,17 @@ class KnowledgeBase:
         from ctx_vector.upkeep import purge
 
         try:
-            deleted, texts = purge(self._store, source)
-        except InputError:  # forgotten here long ago, but an audit may remember
-            if not self.audits.purge("", [source], ()):
-                raise
-            self._store.scrub()
+            deleted = purge(self._store, source, lambda conn, texts: self.audits.note(conn, "", [source], texts))
+        except InputError:  # forgotten here long ago, but an audit may remember; or a purge that was not finished
+            if self.audits.finish() is None:
+                if not self.audits.purge("", [source], ()):
+                    raise
+                self._store.scrub()
             return 0
         with self._view_lock:
             self._view = self._words = None
         self._refresh_files()
-        self.audits.purge("", [source], texts)
+        self.audits.finish()
         return deleted
 
     def reencode(self, encoder: Encoder | str | os.PathLike[str]) -> int:

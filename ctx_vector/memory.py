@@ -88,6 +88,7 @@ class Memory:
         self._store = Store(self.path / FILE_NAME, rows.MIGRATIONS, kind="memory")
         #: The audits that have recorded memories of it; what is removed here is purged there.
         self.audits = Audits(self._store)
+        self.audits.finish_stale()
         self._model = SearchModel(encoder, calibration)
         self._rules = words
         self._view: MemoryView | None = None
@@ -314,21 +315,19 @@ class Memory:
         if not changed:
             raise InputError(f"update: nothing to change; give one of {', '.join(given)}")
 
-        former: list[Row] = []
-
         def work(edit: Edit) -> Row:
             row = self._known(edit.conn, memory_id)
-            former[:] = [row]
             old = {key: getattr(row, key) for key in (*given, "session", "speaker")}
             new = NewMemory.checked({**old, **changed}, edit.now)
             edit.change(row, **{key: getattr(new, key) for key in changed})
-            return self._known(edit.conn, memory_id)
+            result = self._known(edit.conn, memory_id)
+            if result.content != row.content:
+                self.audits.note(edit.conn, self.user_id, [str(row.id)], [row.content])
+            return result
 
         row = self._edit(work, now)
-        if content is not None or metadata is not None:
+        if (content is not None or metadata is not None) and self.audits.finish() is None:
             self._store.scrub()
-        if former and former[0].content != row.content:
-            self.audits.purge(self.user_id, [str(row.id)], [former[0].content])
         return row
 
     def remove(self, memory_id: str | int) -> None:
@@ -395,11 +394,21 @@ class Memory:
         self, work: Callable[[Edit], list[Row]], now: datetime | None = None, *, everything: bool = False
     ) -> int:
         """Remove what `work` removes without leaving a byte, here and in the audits; return how many memories."""
-        gone = self._edit(work, now)
-        self._store.scrub()
-        if gone or everything:  # what ran out earlier may still stand in an audit
-            keys = None if everything else [str(row.id) for row in gone]
-            self.audits.purge(self.user_id, keys, [row.content for row in gone])
+
+        def noted(edit: Edit) -> list[Row]:
+            gone = work(edit)
+            if gone or everything:  # what ran out earlier may still stand in an audit
+                keys = None if everything else [str(row.id) for row in gone]
+                self.audits.note(edit.conn, self.user_id, keys, [row.content for row in gone])
+            return gone
+
+        try:
+            gone = self._edit(noted, now)
+        except InputError:  # it may have been removed by a call that could not finish
+            self.audits.finish()
+            raise
+        if self.audits.finish() is None:
+            self._store.scrub()
         return len(gone)
 
     def consolidate(

@@ -53,10 +53,10 @@ class VerifyReport:
         }
 
 
-def purge(store: Store, source: str) -> tuple[int, list[str]]:
-    """Delete all revisions of a document, their encodings and every index file, and leave no byte of them behind.
+def purge(store: Store, source: str, note: Callable[[sqlite3.Connection, list[str]], None]) -> int:
+    """Delete all revisions of a document, their encodings and every index file; return how many revisions.
 
-    Returns how many revisions, and the texts of their passages.
+    `note` is told, in the transaction, the texts of their passages: to do what is left to do (`Audits.finish`).
     """
     with sync_lock(store):
         with store.write() as conn:
@@ -73,10 +73,10 @@ def purge(store: Store, source: str) -> tuple[int, list[str]]:
             catalog.drop_encodings(conn, before=math.inf)
             conn.execute("DELETE FROM index_files")
             catalog.touch(conn)
+            note(conn, texts)
         delete_files(store.path.parent, set())
-        store.scrub()
     log.info("purged %s: %d revisions", source, len(rows))
-    return len(rows), texts
+    return len(rows)
 
 
 def reencode(store: Store, encoder: Encoder) -> int:

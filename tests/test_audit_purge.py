@@ -269,6 +269,35 @@ def test_an_audit_that_cannot_be_reached_is_said(log, kb, memory):
     kb.purge("fox.md")  # an audit that is gone holds nothing
 
 
+@pytest.mark.parametrize("way", ["asked again", "opened again"])
+@pytest.mark.parametrize("fails", ["ctx_vector.audit_purge.purge", "ctx_vector.store.Store.scrub"])
+def test_a_purge_that_did_not_come_to_its_end_is_brought_to_it(log, kb, memory, tmp_path, monkeypatch, way, fails):
+    def fail(*_):
+        raise StoreError("no room")  # or killed: nothing more is done
+
+    said = "Ada whispers that the door code is 8-1-5. 门的密码是八一五。"
+    number = memory.add(said)
+    built = ContextBuilder(rag_tool=kb, memory_tool=memory, config=config(), audit=log).assemble("the code of the safe")
+    assert SECRET.splitlines()[0] in built.text and said in built.text
+    log.flush()
+    with monkeypatch.context() as patch:
+        patch.setattr(fails, fail)
+        for purge in (lambda: kb.purge("secret.md"), lambda: memory.remove(number)):
+            with pytest.raises(StoreError):
+                purge()
+    monkeypatch.setattr("ctx_vector.audit_purge._STALE_SECONDS", 0)
+    if way == "asked again":
+        assert kb.purge("secret.md") == 0
+        with pytest.raises(InputError, match="has no memory"):
+            memory.remove(number)
+    else:
+        Memory(memory.path, "bob", ENCODER).close()
+        KnowledgeBase(kb.path, ENCODER).close()
+    assert traces(tmp_path, *LINES, "door code", "门的密码") == []
+    assert [row["purged"] for row in log.list()] == [True]
+    assert [owner.audits.finish() for owner in (kb, memory)] == [None, None]  # nothing is left to do
+
+
 def test_every_free_text_of_a_config_is_known_to_a_purge():
     free = set()
     for name in ContextConfig().to_dict():
