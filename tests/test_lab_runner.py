@@ -14,6 +14,7 @@ from lab_help import FACTS, write_beir
 from ctx_vector import ContextBuilder, ContextConfig, KnowledgeBase, MemoryTool, RAGTool
 from ctx_vector.errors import ConfigError, CtxVectorError, InputError, OptionalDependencyError
 from ctx_vector.experiments import Arm, base_config, read_dataset, run_experiment, strategies
+from ctx_vector.experiments.metrics import RANKING
 from ctx_vector.scoring import SCORERS
 
 TEXTS = {id_: text for id_, text, _ in FACTS}
@@ -124,6 +125,19 @@ def test_rankings_are_the_order_of_the_scores(documents, encoder, cache):
         ideal = sorted(grades, reverse=True)
         gains = [sum(g / math.log2(n + 1) for n, g in enumerate(some, 1)) for some in (grades, ideal)]
         assert found.values["raw"]["ndcg@10"][at] == pytest.approx(gains[0] / gains[1])
+
+
+def test_rankings_do_not_depend_on_the_room_there_is(documents, encoder, cache, monkeypatch):
+    def rankings():
+        base = base_config({"supersede_line": None})  # which looks at so many statements as fill half of the budget
+        found = run_experiment(
+            documents, strategies(["cosine", "hybrid"]), (40,), base=base, encoder=encoder, cache=cache
+        )
+        return [[series[name].tolist() for name in RANKING] for series in found.values.values()]
+
+    ample = rankings()
+    monkeypatch.setattr("ctx_vector.experiments.bench.RANKING_TOKENS", 100)  # for four of the ten documents
+    assert rankings() == ample
 
 
 def test_freshness_is_measured_where_there_are_former_versions(report):

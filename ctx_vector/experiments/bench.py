@@ -36,10 +36,10 @@ from ctx_vector.experiments.result import Scores, histogram, main_budget, shown
 
 if TYPE_CHECKING:
     from ctx_vector.builder import ContextBuilder
-    from ctx_vector.built import BuiltContext
+    from ctx_vector.built import BuiltContext, Decision
     from ctx_vector.stages import Encoder
 
-RANKING_TOKENS: Final = 16_000  # room for the first ten documents, whatever their size
+RANKING_TOKENS: Final = 16_000  # room for some seventy passages
 Tell = Callable[[str, int, int], None]
 
 
@@ -200,7 +200,7 @@ class Recorder:
         built = builder.assemble(query.text, max_tokens=RANKING_TOKENS, now=setup.corpus.present(query))
         _refuse_faults(setup.arm, built)
         grades = self.dataset.grades(query)
-        ranking = ranked_documents(setup.corpus.document_of(item) for item in built.kept)
+        ranking = ranked_documents(setup.corpus.document_of(item) for item in _in_order(built, setup.config))
         for name, value in ranking_metrics(ranking, grades).items():
             self.values[setup.arm][name][self._at[query.id]] = value
         good, bad = self._scores[setup.arm]
@@ -222,6 +222,17 @@ class Recorder:
                 (item.document, self._texts.setdefault(text, text)) for item, text in zip(items, texts, strict=True)
             )
         self.milliseconds[arm][f"{size}"][at] = built.meta["build_time_ms"]
+
+
+def _in_order(built: BuiltContext, config: ContextConfig) -> list[Decision]:
+    """Return what was ranked, best first: what was kept, and where a few long documents took all the room, also what
+    found none. By score, as it would have been chosen; with MMR what found no room comes last.
+    """
+    rest = [item for item in built.dropped if item.reason in ("budget", "oversize")]
+    found = [*built.kept, *rest]
+    if rest and config.mmr_lambda is None:
+        found.sort(key=lambda item: -item.score)
+    return found
 
 
 def ample_builder(setup: Setup) -> ContextBuilder:
