@@ -23,11 +23,11 @@ def data_notes(dataset: Dataset, resample: str, *, compared: bool) -> Iterator[s
             f"Lines that ask what an earlier one asks: {dataset.merged}. They were put together with it, as one "
             "question: its evidence is what any of them names."
         )
-    again = len(dataset.queries) - len({(query.collection, query.text, query.now) for query in dataset.queries})
+    again = len(dataset.queries) - len({(query.collection, query.text) for query in dataset.queries})
     if again:
         yield (
-            f"Queries that ask, under an id of their own, what another one asks: {again}. They are no further "
-            "witnesses, so p is smaller and intervals are narrower than they should be."
+            f"Queries that ask, under an id of their own, what another one asks: {again}. They are no "
+            "independent witnesses, so p is smaller and intervals are narrower than they should be."
         )
     if len(dataset.queries) == 1 and compared:
         yield "One query alone shows no difference between arms: nothing was compared."
