@@ -310,7 +310,8 @@ class AuditLog:
 
     @contextmanager
     def _read(self) -> Generator[sqlite3.Connection]:
-        with self._store().read() as conn:
+        store = self._store()
+        with store.decoding(), store.read() as conn:
             yield conn
 
 

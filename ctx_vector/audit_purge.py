@@ -213,7 +213,7 @@ def purge(path: Path, keys: Iterable[bytes], texts: Iterable[str]) -> int:
     """
     store = open_audit(path, create=False)
     try:
-        with store.write() as conn:
+        with store.decoding(), store.write() as conn:
             builds, found = _purge(conn, list(keys), list(dict.fromkeys(texts)))
         if found:
             store.scrub()

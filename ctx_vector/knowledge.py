@@ -304,7 +304,7 @@ class KnowledgeBase:
                 check_model(conn, self._store, self.encoder)
             if view.calibration is None and len(view.ids):
                 view = self._current(conn, self.calibration)
-            yield Snapshot(conn, view, lambda: self._words_of(conn, view))
+            yield Snapshot(conn, view, lambda: self._words_of(conn, view), self._store.decoding)
 
     def superseded(self) -> dict[str, str]:
         """Return the sources of documents of which a newer version is there, each with a line that says which.
@@ -312,7 +312,7 @@ class KnowledgeBase:
         Versions of one document have the same ``metadata["document_id"]`` (or ``document``), and are compared as
         `versions.version_key` does.
         """
-        with self._store.read() as conn:
+        with self._store.decoding(), self._store.read() as conn:
             return self._current(conn).superseded(conn)
 
     def versions(self) -> list[Version]:
@@ -371,8 +371,9 @@ class KnowledgeBase:
     # -- upkeep -------------------------------------------------------------------------------------------------
 
     def _current(self, conn: sqlite3.Connection, calibration: Calibration | None = None) -> View:
-        with self._view_lock:
-            view = load_view(conn, self.path, self._view, calibration or self._model.calibration_at_hand())
+        calibration = calibration or self._model.calibration_at_hand()
+        with self._view_lock, self._store.decoding():
+            view = load_view(conn, self.path, self._view, calibration)
             # a thread that took its snapshot earlier must not put an older view back
             if self._view is None or view.generation >= self._view.generation:
                 self._view = view
@@ -380,7 +381,7 @@ class KnowledgeBase:
 
     def _words_of(self, conn: sqlite3.Connection, view: View) -> KnowledgeWords:
         """Return the words of a view of the snapshot that `conn` is in; loaded when first asked for."""
-        with self._words_lock:
+        with self._words_lock, self._store.decoding():
             self._words = load_words(conn, view, catalog.unpack_embedded, self._words)
             return self._words
 

@@ -85,7 +85,7 @@ class Memory:
         self.user_id = user_id
         self.working_capacity = working_capacity
         self.working_days = working_days
-        self._store = Store(self.path / FILE_NAME, rows.MIGRATIONS, kind="memory")
+        self._store = Store(self.path / FILE_NAME, rows.MIGRATIONS, kind="memory", remedy="begin with an empty memory")
         #: The audits that have recorded memories of it; what is removed here is purged there.
         self.audits = Audits(self._store)
         self.audits.finish_stale()
@@ -102,14 +102,15 @@ class Memory:
 
     def _current(self, conn: sqlite3.Connection) -> MemoryView:
         """Return the view of a snapshot whose first statement is made here, so that it is no older than `_view`."""
-        with self._lock:
+        calibration = self._model.calibration()
+        with self._lock, self._store.decoding():
             model = check_model(conn, self._store, self.encoder)
-            self._view = load_view(conn, self.user_id, self._model.calibration(), self._view, model)
+            self._view = load_view(conn, self.user_id, calibration, self._view, model)
             return self._view
 
     def _words_of(self, conn: sqlite3.Connection, view: MemoryView) -> MemoryWords:
         """Return the words of the memories in a view of the snapshot that `conn` is in."""
-        with self._lock:
+        with self._lock, self._store.decoding():
             self._words = load_words(conn, self.user_id, view.generation, view.facts.ids, self._words, self._rules)
             return self._words
 
@@ -118,9 +119,10 @@ class Memory:
         moment = _moment(now)
 
         def attempt(edit: Edit) -> T:
-            if outlived := rows.outlived(edit.conn, self.user_id, self._born_after(moment)):
-                edit.remove(outlived)
-            return work(edit)
+            with self._store.decoding():
+                if outlived := rows.outlived(edit.conn, self.user_id, self._born_after(moment)):
+                    edit.remove(outlived)
+                return work(edit)
 
         if compares:
             self._model.calibration()  # outside of the transaction, for it may have to be measured
@@ -260,7 +262,7 @@ class Memory:
             return []
         self._model.calibration()  # outside of the snapshot, for it may have to be measured
         ask = Ask(query, vector, limit, min_score, strategy, self._model.second(rerank))
-        with self._store.read() as conn:
+        with self._store.decoding(), self._store.read() as conn:
             view = self._current(conn)
             allowed = view.allowed(
                 types=types, min_importance=min_importance, since=earliest, until=latest, born_after=born_after
@@ -270,14 +272,14 @@ class Memory:
 
     def get(self, memory_id: str | int, *, now: datetime | None = None) -> Row:
         """Return one memory. Raises InputError when this user has none with that id."""
-        with self._store.read() as conn:
+        with self._store.decoding(), self._store.read() as conn:
             return self._known(conn, memory_id, self._born_after(_moment(now)))
 
     def all(self, type: str | None = None, *, now: datetime | None = None) -> list[Row]:
         """Return all of the user's memories, or those of one type, in the order they were added."""
         kind = None if type is None else check_type(type)
         born_after = self._born_after(_moment(now))
-        with self._store.read() as conn:
+        with self._store.decoding(), self._store.read() as conn:
             known = rows.all_rows(conn, self.user_id, kind)
         return [row for row in known if row.type != "working" or row.created >= born_after]
 
@@ -370,7 +372,7 @@ class Memory:
         now: datetime | None = None,
     ) -> list[Row]:
         """Return the memories that `forget` with the same arguments would forget, and forget none."""
-        with self._store.read() as conn:
+        with self._store.decoding(), self._store.read() as conn:
             return self._forgettable(conn, strategy, threshold, max_age_days, now)
 
     def _forgettable(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,8 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a search reads: a connection inside one transaction, the view of it, and its words, loaded when asked for.
+    """What a search reads: a connection inside one transaction, the view of it, and its words, loaded when asked for;
+    and in which context it is read (`Store.decoding`).
 
     A view that has rows was made with the calibration of its encoder.
     """
@@ -53,6 +55,7 @@ class Snapshot:
     conn: sqlite3.Connection
     view: View
     words: Callable[[], KnowledgeWords]
+    decoding: Callable[[], AbstractContextManager[None]]
 
 
 def search(on: Snapshot, ask: Ask) -> list[Hit]:
@@ -73,7 +76,9 @@ def search_newest(on: Snapshot, ask: Ask) -> list[tuple[Hit, str]]:
     """Return the same with what is said of a hit's document when it has a newer version (else ""), which then does not
     count to the limit.
     """
-    old, wanted = on.view.superseded(on.conn), ask.limit
+    with on.decoding():
+        old = on.view.superseded(on.conn)
+    wanted = ask.limit
     while True:
         hits = search(on, ask if wanted == ask.limit else replace(ask, limit=wanted))
         missing = ask.limit - sum(hit.source not in old for hit in hits) if old else 0
@@ -88,6 +93,11 @@ def search_newest(on: Snapshot, ask: Ask) -> list[tuple[Hit, str]]:
 
 
 def _first_pass(on: Snapshot, ask: Ask) -> list[Hit]:
+    with on.decoding():
+        return _found(on, ask)
+
+
+def _found(on: Snapshot, ask: Ask) -> list[Hit]:
     check_retrieval(ask.strategy)
     allowed = allowed_rows(on.conn, on.view, ask.filter, as_utc(ask.now, "now"))
     if not ask.query.strip() or not len(on.view.ids):

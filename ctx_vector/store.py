@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ctx_vector import forks
-from ctx_vector.errors import SchemaError, StoreError
+from ctx_vector.errors import CtxVectorError, SchemaError, StoreError
 
 Migration = Callable[[sqlite3.Connection], None]
 
@@ -168,6 +168,9 @@ class Store:
             conn.execute("PRAGMA secure_delete=ON")
             conn.execute("PRAGMA synchronous=FULL")
             conn.execute("PRAGMA cache_size=-16384")
+        except UnicodeDecodeError as error:  # what SQLite says of a damaged schema quotes it
+            conn.close()
+            raise self._damaged(str(error)) from error
         except BaseException:
             conn.close()
             raise
@@ -207,9 +210,7 @@ class Store:
         if base in _NOT_OURS:
             return StoreError(f"{self.path} is not a ctx_vector store ({error}); choose another folder, or delete it")
         if base in _DAMAGED:
-            return StoreError(
-                f"{self.path} is damaged ({error}); restore it from a backup, or delete it and {self._remedy}"
-            )
+            return self._damaged(str(error))
         if base in _NO_WRITE:
             return StoreError(f"{self.path} cannot be opened or written: {error}; check the permissions of its folder")
         if base == "SQLITE_IOERR":
@@ -218,6 +219,9 @@ class Store:
                 "Nothing that was acknowledged is lost"
             )
         return StoreError(f"{self.path}: {error} ({name or type(error).__name__})")
+
+    def _damaged(self, how: str) -> StoreError:
+        return StoreError(f"{self.path} is damaged ({how}); restore it from a backup, or delete it and {self._remedy}")
 
     # -- taking turns -------------------------------------------------------------------------------------------
 
@@ -258,6 +262,19 @@ class Store:
                 if conn.in_transaction:
                     conn.execute("ROLLBACK")
                 raise
+
+    @contextmanager
+    def decoding(self) -> Generator[None]:
+        """Say that the file is damaged when what was read from it makes no sense: SQLite keeps no checksums.
+
+        For code of this package alone: in a caller's function the same errors mean something else.
+        """
+        try:
+            yield
+        except CtxVectorError:
+            raise
+        except (ValueError, LookupError, TypeError, ArithmeticError, zlib.error) as error:
+            raise self._damaged(f"{type(error).__name__}: {error}") from error
 
     # -- upkeep -------------------------------------------------------------------------------------------------
 

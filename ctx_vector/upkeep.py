@@ -118,7 +118,7 @@ def _switch_model(conn: sqlite3.Connection, model: int) -> bool:
 
 def export(store: Store, *, vectors: bool) -> Iterator[dict[str, Any]]:
     """Yield the documents of the active version, each followed by its chunks, from one snapshot."""
-    with store.read() as conn:
+    with store.decoding(), store.read() as conn:
         live = lives.live_revisions(conn, lives.active_version(conn))
         for source, revision in live.items():
             title, timestamp, expires_at, metadata = conn.execute(
