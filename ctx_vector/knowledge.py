@@ -94,6 +94,7 @@ class KnowledgeBase:
         self._model = SearchModel(encoder)
         self._view: View | None = None
         self._view_lock = threading.Lock()
+        self._seen = threading.local()
         self._words: KnowledgeWords | None = None
         self._words_lock = threading.Lock()
         self._file_rows = file_rows
@@ -119,9 +120,9 @@ class KnowledgeBase:
 
     @property
     def searched(self) -> int:
-        """The version that the last search looked at; before the first one, the active version."""
-        view = self._view
-        return self.version if view is None else view.version
+        """The version that the last search of this thread looked at; before the first one, the active version."""
+        version: int | None = getattr(self._seen, "version", None)
+        return self.version if version is None else version
 
     # -- changing what is in it ---------------------------------------------------------------------------------
 
@@ -304,6 +305,7 @@ class KnowledgeBase:
                 check_model(conn, self._store, self.encoder)
             if view.calibration is None and len(view.ids):
                 view = self._current(conn, self.calibration)
+            self._seen.version = view.version
             yield Snapshot(conn, view, lambda: self._words_of(conn, view), self._store.decoding)
 
     def superseded(self) -> dict[str, str]:

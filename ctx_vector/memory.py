@@ -476,6 +476,7 @@ class Memory:
         encoder = self.encoder if encoder is None else as_encoder(encoder)
         count = upkeep.reencode(self._store, encoder)
         self._model.replace(encoder)
+        self._store.scrub()  # not before: it may take seconds, in which others search
         return count
 
     def verify(self) -> list[str]:

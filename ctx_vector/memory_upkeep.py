@@ -131,9 +131,7 @@ def reencode(store: Store, encoder: Encoder) -> int:
 
     Returns how many texts were encoded. What an interrupted run has encoded is not encoded again.
     """
-    encoded = move_to_encoder(store, encoder, _encode_all, _switch)
-    store.scrub()
-    return encoded
+    return move_to_encoder(store, encoder, _encode_all, _switch)
 
 
 def _groups(conn: sqlite3.Connection) -> list[tuple[str, str | None]]:

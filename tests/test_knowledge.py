@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from store_help import opened
 
+from ctx_vector import ContextBuilder
 from ctx_vector.catalog import pack_embedded, unpack_embedded
 from ctx_vector.encoders import CachedEncoder
 from ctx_vector.errors import InputError, ModelMismatchError, SchemaError, StoreError
@@ -161,6 +162,26 @@ def test_a_snapshot_is_searched_as_it_was_whatever_changes_meanwhile(kb, docs, e
         assert "docs/en/bread.md" not in sources(kb.search(query, 3))
     with kb.snapshot() as state:
         assert search(state, ask) == kb.search(query, 3) != before
+
+
+def test_a_build_is_recorded_with_the_version_that_it_searched_whatever_another_thread_searches_meanwhile(kb):
+    class Meanwhile:
+        """A second pass during which another thread changes the knowledge base, and searches it."""
+
+        def score(self, query, candidates):
+            def change():
+                kb.add_text("New words about foxes.", "new.md")
+                assert kb.search("foxes") and kb.searched == 2
+
+            thread = threading.Thread(target=change)
+            thread.start()
+            thread.join()
+            return [1.0] * len(candidates.texts)
+
+    kb.add_text("Old words about foxes.", "old.md")
+    built = ContextBuilder(rag_tool=kb, config={"rerank": Meanwhile(), "knowledge_min_score": 0}).assemble("foxes")
+    assert "Old words" in built.text and "New words" not in built.text
+    assert built.meta["knowledge_version"] == kb.searched == 1 and kb.version == 2
 
 
 def test_after_a_rollback_the_next_run_takes_a_new_number_and_goes_on_from_there(kb, docs, counting):

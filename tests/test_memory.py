@@ -655,6 +655,22 @@ def test_a_knowledge_base_is_no_memory(tmp_path):
 # -- another encoder --------------------------------------------------------------------------------------------------
 
 
+def test_searches_go_on_while_the_file_is_rewritten_after_another_encoder_took_over(tmp_path, encoder, monkeypatch):
+    other = OtherEncoder(encoder)
+    keep_some_map(other)
+    memory = Memory(tmp_path, "ada", encoder)
+    memory.add("Ada likes tea")
+    scrub, found = memory._store.scrub, []
+
+    def rewrite():  # of a large file, it takes seconds
+        found.extend(hit.content for hit in memory.search("tea"))
+        return scrub()
+
+    monkeypatch.setattr(memory._store, "scrub", rewrite)
+    memory.reencode(other)
+    assert found == ["Ada likes tea"]
+
+
 def test_another_encoder_is_refused_with_a_way_out_and_can_take_over(tmp_path, encoder):
     turns = [{"content": f"Turn {n} about tea", "session": "s", "timestamp": NOW} for n in range(5)]
     other = OtherEncoder(encoder)
