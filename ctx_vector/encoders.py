@@ -135,7 +135,7 @@ class SentenceTransformerEncoder:
         prompt, special = self._prompts[kind], set(self._model.tokenizer.all_special_ids)
         found: dict[str, Vectors] = {}
         for text in dict.fromkeys(_listed(texts)):
-            whole = prompt + clean_text(text)
+            whole = prompt + clean_text(text).strip()  # see OnnxEncoder
             with self._lock:
                 (rows,) = self._model.encode(
                     [whole], output_value="token_embeddings", batch_size=1, show_progress_bar=False, prompt=""
@@ -155,7 +155,7 @@ class SentenceTransformerEncoder:
         for text in unique:
             with self._lock:
                 (vector,) = self._model.encode(
-                    [clean_text(text)],
+                    [clean_text(text).strip()],
                     prompt=self._prompts[kind],
                     batch_size=1,
                     normalize_embeddings=True,

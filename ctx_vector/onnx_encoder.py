@@ -103,7 +103,7 @@ class OnnxEncoder:
 
     def count_tokens(self, texts: Sequence[str]) -> list[int]:
         """Return the tokens of each text with its document prompt and the two special tokens, without truncation."""
-        texts = self._with_prompt(texts, "passage")
+        texts = self._with_prompt(texts, "passage", trim=False)  # counts of parts are to cover that of the whole
         if self._small and not self._library_pays(texts, "passage"):
             return [len(self._small.encode(text)) for text in texts]
         library = self._load_library()
@@ -150,12 +150,14 @@ class OnnxEncoder:
         if pool:
             pool.shutdown(wait=True)
 
-    def _with_prompt(self, texts: Sequence[str], kind: Kind) -> list[str]:
+    def _with_prompt(self, texts: Sequence[str], kind: Kind, *, trim: bool = True) -> list[str]:
         if isinstance(texts, str):
             raise InputError("expected a sequence of texts, got one str; put it in a list")
         prompt = self._manifest.prompts[kind]
-        # A lone surrogate is no character; the tokenizers refuse it.
-        return [prompt + clean_text(text) for text in texts]
+        # A lone surrogate is no character; the tokenizers refuse it. A blank or a line feed at an end is a token of its
+        # own, and moves a vector as a word does: the cosine of a short question with and without it is 0.98.
+        cleaned = map(clean_text, texts)
+        return [prompt + (text.strip() if trim else text) for text in cleaned]
 
     def _encode(self, texts: Sequence[str], kind: Kind, progress: Progress | None) -> Vectors:
         prompted = self._with_prompt(texts, kind)

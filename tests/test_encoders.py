@@ -267,6 +267,16 @@ def test_sentence_transformer_encoder(reference, encoder):
     assert SentenceTransformerEncoder(model_dir(E5)).fingerprint == reference.fingerprint
 
 
+@pytest.mark.parametrize("which", ["encoder", "reference"])
+def test_blanks_around_a_text_change_nothing(which, request):
+    model, texts = request.getfixturevalue(which), ["How do I declare a path parameter?", "如何声明路径参数？"]
+    padded = [f"\r\n {text}\u3000\n \n" for text in texts]
+    np.testing.assert_array_equal(model.encode_queries(padded), model.encode_queries(texts))
+    np.testing.assert_array_equal(model.encode_documents(padded), model.encode_documents(texts))
+    for some, same in zip(model.encode_tokens(padded), model.encode_tokens(texts), strict=True):
+        np.testing.assert_array_equal(some, same)
+
+
 def test_minilm(encoder):
     small = load_encoder("all-MiniLM-L6-v2")
     assert (small.dim, small.max_tokens) == (384, 256)
