@@ -23,7 +23,7 @@ from ctx_vector.composing import Means, compose
 from ctx_vector.config import ContextConfig
 from ctx_vector.conversation import Listener
 from ctx_vector.errors import ConfigError, CtxVectorError, InputError
-from ctx_vector.gather import SourceSpec, gather
+from ctx_vector.gather import SourceSpec, gather, on_loop
 from ctx_vector.history import History, plan_history, roll_summary
 from ctx_vector.inputs import Given, Inputs, as_tool, make_request, named, read_inputs, retrieval_specs
 from ctx_vector.live_sources import LiveSources, check_system
@@ -202,10 +202,15 @@ class ContextBuilder:
         return self.assemble(user_query, **arguments).text
 
     async def aassemble(self, user_query: str, **arguments: Any) -> BuiltContext:
-        """Return `assemble(...)` from a thread, so that an event loop is not held up."""
+        """Return `assemble(...)` from a thread, so that an event loop is not held up; `async` sources run on that loop.
+
+        A build whose task is cancelled goes on to its end in its thread, and is recorded.
+        """
         import asyncio
 
-        return await asyncio.to_thread(self.assemble, user_query, **arguments)
+        loop = asyncio.get_running_loop()
+        built: BuiltContext = await asyncio.to_thread(on_loop, loop, self.assemble, user_query, **arguments)
+        return built
 
     @named
     def assemble(

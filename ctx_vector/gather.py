@@ -2,8 +2,9 @@
 
 A source is a name, a kind (the `type` its packets get) and a function of the request, which may be `async`. Those with
 a time limit are asked in threads side by side; the order of results is the order of the sources, whoever answers first.
-A source that raises, answers with an error text or does not answer in time becomes a fault in the record; the build
-goes on.
+What is `async` runs on the event loop that awaits the build (`on_loop`), where its connections and locks are at home,
+or else on one of its own. A source that raises, answers with an error text or does not answer in time becomes a fault
+in the record; the build goes on.
 
 Only the caller's own packets may choose the sections Role & Policies and State or name a section; for every other
 source its kind wins, and a stored `type` or `section` stays as data under `metadata["user"]`.
@@ -11,13 +12,14 @@ source its kind wins, and a stored `type` or `section` stays as data under `meta
 
 from __future__ import annotations
 
+import contextvars
 import logging
 import re
 import threading
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector.errors import CtxVectorError, InputError
 from ctx_vector.packets import TYPE_HISTORY, Candidate, ContextPacket
@@ -25,7 +27,12 @@ from ctx_vector.stages import Request
 from ctx_vector.values import as_utc
 from ctx_vector.versions import supersede
 
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
 _log = logging.getLogger("ctx_vector.gather")
+_LOOP: Final[contextvars.ContextVar[AbstractEventLoop | None]] = contextvars.ContextVar("ctx_vector_loop", default=None)
+_GRACE_SECONDS: Final = 1.0  # after its time limit, an `async` source is cancelled; by then it is recorded
 
 # "Error: no index", "ValueError: x", "❌ 搜索记忆失败: ...", but not "Error handling in FastAPI ..."
 _ERROR_TEXT: Final = re.compile(
@@ -129,7 +136,8 @@ class _Answer:
             self.error = error
             return
         # a daemon, so that a source that hangs for ever does not keep the process alive
-        thread = threading.Thread(target=self._run, args=(request, ticket), daemon=True, name=f"load {self.spec.name}")
+        within = contextvars.copy_context().run, self._run, request, ticket
+        thread = threading.Thread(target=within[0], args=within[1:], daemon=True, name=f"load {self.spec.name}")
         self._thread = thread
         try:
             thread.start()
@@ -139,7 +147,7 @@ class _Answer:
 
     def _run(self, request: Request, ticket: object = None) -> None:
         try:
-            value = awaited(self.spec.load(request))
+            value = awaited(self.spec.load(request), self.spec.timeout)
             if isinstance(value, Iterable) and not isinstance(value, (str, bytes, Mapping, Sequence)):
                 value = [value] if _get(value, _CONTENT_KEYS) is not None else list(value)
             self.value = value
@@ -166,22 +174,42 @@ class _Answer:
         return None
 
 
-def awaited(value: Any) -> Any:
-    """Return what an awaitable or an asynchronous iterator gives, on an event loop of its own; all else as it is."""
+def on_loop(loop: AbstractEventLoop, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    """Call a function that gathers, in a thread, while `loop` awaits it and runs what sources have that is `async`."""
+    _LOOP.set(loop)
+    return function(*arguments, **named)
+
+
+def awaited(value: Any, timeout: float | None = None) -> Any:
+    """Return what an awaitable or an asynchronous iterator gives; all else as it is. It is cancelled some time after
+    `timeout` seconds.
+    """
     if not isinstance(value, (Awaitable, AsyncIterable)):
         return value
     import asyncio  # only sources that are `async` pay for it
     from concurrent.futures import ThreadPoolExecutor
 
-    async def wait() -> Any:
+    async def get() -> Any:
         return [item async for item in value] if isinstance(value, AsyncIterable) else await value
 
+    async def wait() -> Any:
+        return await asyncio.wait_for(get(), limit)
+
+    limit = None if timeout is None else timeout + _GRACE_SECONDS
+    loop = _LOOP.get()
+    before = _LOOP.set(None)  # a build inside of the source has to do without a loop that waits for it
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(wait())
-    with ThreadPoolExecutor(1) as aside:  # the caller's loop, which waits for this build, cannot run it
-        return aside.submit(asyncio.run, wait()).result()
+        if loop is None or not loop.is_running():
+            return asyncio.run(wait())
+        # in time, as the loop may end before the source does
+        return asyncio.run_coroutine_threadsafe(wait(), loop).result(limit and limit + _GRACE_SECONDS)
+    else:
+        with ThreadPoolExecutor(1) as aside:  # the caller's loop, which waits for this build, cannot run it
+            return aside.submit(asyncio.run, wait()).result()
+    finally:
+        _LOOP.reset(before)
 
 
 def is_error_text(text: str) -> bool:

@@ -225,7 +225,8 @@ class _Live:
             self._loading.release()
 
     def _asked(self, request: Request) -> list[Any]:
-        value = awaited(self._call(request) if self._call is not None else self.loader(request, **self.config.args))
+        given = self._call(request) if self._call is not None else self.loader(request, **self.config.args)
+        value = awaited(given, self.config.timeout)
         if isinstance(value, str) and not getattr(self.loader, "plain", False) and is_error_text(value):
             raise SourceFault(" ".join(value[:300].split()))
         return self._items(value)

@@ -1,6 +1,7 @@
 """Gather: what a source may give, what becomes of it, and what becomes of a source that fails."""
 
 import asyncio
+import contextvars
 import copy
 import threading
 import time
@@ -327,6 +328,61 @@ def test_a_source_may_be_async(timeout):
 
 async def inside(builder):
     return builder.assemble("q", now=NOW)
+
+
+@pytest.mark.parametrize("timeout", [20.0, None])
+def test_async_sources_run_on_the_loop_that_awaits_the_build(timeout):
+    """Pools of connections and locks belong to the loop they were first used on."""
+    said = contextvars.ContextVar("said", default="nothing")
+
+    async def serve():
+        lock = asyncio.Semaphore(1)
+
+        async def load(request):
+            async with lock:
+                await asyncio.sleep(0.001)
+                return f"{request.user_query} heard {said.get()}"
+
+        async def nested(request):  # a build in the middle of the loop has to do without it
+            return [item.packet.content for item in inner.assemble("inner", now=NOW).kept]
+
+        inner = ContextBuilder(sources=[Source(hello)], config=plain(source_timeout=20.0))
+        outer = ContextBuilder(sources=[Source(load), Source(nested)], config=plain(source_timeout=timeout))
+        said.set("this request")
+        return await asyncio.gather(*(outer.aassemble(f"q{n}", now=NOW) for n in range(5)))
+
+    async def hello(request):
+        await asyncio.sleep(0)
+        return "hello from inside"
+
+    for number, built in enumerate(asyncio.run(serve())):
+        assert faults(built) == []
+        assert sorted(contents(built)) == ["hello from inside", f"q{number} heard this request"]
+
+
+def test_an_async_source_that_hangs_is_cancelled_and_leaves_no_thread(monkeypatch):
+    monkeypatch.setattr("ctx_vector.gather._GRACE_SECONDS", 0.05)
+    ended = []
+
+    async def load(request):
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append(request.user_query)
+
+    async def serve(builder):
+        built = await builder.aassemble("on a loop", now=NOW)
+        await asyncio.sleep(0.3)
+        return built
+
+    before = set(threading.enumerate())
+    builder = ContextBuilder(sources=[Source(load, "slow")], config=plain(source_timeout=0.05))
+    for built in (asyncio.run(serve(builder)), builder.assemble("on its own", now=NOW)):
+        assert faults(built) == [("slow", "timeout")]
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+        assert not thread.is_alive()
+    assert ended == ["on a loop", "on its own"]
 
 
 def test_an_async_source_that_hangs_times_out():
