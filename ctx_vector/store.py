@@ -36,6 +36,7 @@ APPLICATION_ID: Final = 0x43545856  # "CTXV", in the header of every file of our
 IDENTITY: Final = "identity"  # in the table `meta`: a name that the file keeps wherever it is moved
 LOCK_SECONDS: Final = 60.0  # how long a writer waits for its turn; a write lasts well under a second
 _MAX_IDLE = 8
+_LOG_BYTES: Final = 16_000_000  # that the log keeps on disk after a large write, or a long read during many
 _NOT_OURS = frozenset({"SQLITE_NOTADB"})
 _DAMAGED = frozenset({"SQLITE_CORRUPT", "SQLITE_FORMAT"})
 _NO_ROOM = frozenset({"SQLITE_FULL"})
@@ -168,6 +169,7 @@ class Store:
             conn.execute("PRAGMA secure_delete=ON")
             conn.execute("PRAGMA synchronous=FULL")
             conn.execute("PRAGMA cache_size=-16384")
+            conn.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
         except UnicodeDecodeError as error:  # what SQLite says of a damaged schema quotes it
             conn.close()
             raise self._damaged(str(error)) from error
@@ -218,6 +220,8 @@ class Store:
                 f"{self.path} cannot be read or written: {error} ({name}); is the disk full, or a size limit reached? "
                 "Nothing that was acknowledged is lost"
             )
+        if base in ("SQLITE_BUSY", "SQLITE_LOCKED"):
+            return StoreError(f"{self.path}: {error}; another program keeps it locked: close that, and try again")
         return StoreError(f"{self.path}: {error} ({name or type(error).__name__})")
 
     def _damaged(self, how: str) -> StoreError:

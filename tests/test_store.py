@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
@@ -339,6 +340,30 @@ def test_an_open_reader_puts_the_end_of_a_purge_off_and_the_next_scrub_ends_it(s
     assert "another process is reading" in caplog.text
     assert store.scrub()
     assert traces(path, "secret-words") == []
+
+
+def test_the_log_gives_back_its_room_after_a_long_read(store, path, monkeypatch):
+    monkeypatch.setattr("ctx_vector.store._LOG_BYTES", 100_000)
+    store.close_idle()
+    log = path.with_name(path.name + "-wal")
+    with store.read() as reader:
+        reader.execute("SELECT count(*) FROM notes").fetchone()
+        for letter in "abcdefghij":
+            add(store, letter * 500_000)
+        assert log.stat().st_size > 4_500_000
+    for _ in range(3):
+        add(store, "short")
+    assert log.stat().st_size < 200_000 and len(texts(store)) == 13
+
+
+def test_a_file_that_another_program_keeps_locked_is_said_to_be(store, path, monkeypatch):
+    monkeypatch.setattr("ctx_vector.store.LOCK_SECONDS", 0.05)
+    store.close_idle()
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(StoreError, match="database is locked; another program keeps it locked: close that"):
+            add(store, "x")
+    assert add(store, "x")
 
 
 # -- the common tables --------------------------------------------------------------------------------------------
