@@ -15,6 +15,7 @@ from ctx_vector.audit import AuditLog
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks of POSIX")
 
+THREADED = "-W", "ignore:This process:DeprecationWarning"  # Python 3.12 and later warn of a fork beside threads
 PROGRAM = """
     import os, signal, sys, threading
     from datetime import UTC, datetime
@@ -59,7 +60,7 @@ PROGRAM = """
 
 
 def test_a_child_works_with_what_its_parent_has_opened_and_loses_nothing(tmp_path):
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)]
+    command = [sys.executable, *THREADED, "-c", textwrap.dedent(PROGRAM), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and done.stderr == "", done.stderr
     with Memory(tmp_path / "memory", "ada") as ada, KnowledgeBase(tmp_path / "kb") as kb:
