@@ -33,7 +33,7 @@ from ctx_vector.lives import Switch, Version
 from ctx_vector.passages import Ask, Snapshot, search
 from ctx_vector.rerank import DEPTH
 from ctx_vector.rules import check_count, check_path, check_share
-from ctx_vector.search_model import SearchModel, as_encoder
+from ctx_vector.search_model import SearchModel, T, as_encoder
 from ctx_vector.staging import check_chunk_tokens
 from ctx_vector.store import Store
 from ctx_vector.views import View, load_view
@@ -234,8 +234,9 @@ class KnowledgeBase:
         from ctx_vector.upkeep import reencode
 
         encoder = as_encoder(encoder)
-        encoded = reencode(self._store, encoder)
-        self._model.replace(encoder)
+        with self._model.replacing:
+            encoded = reencode(self._store, encoder)
+            self._model.replace(encoder)
         self._refresh_files()
         return encoded
 
@@ -272,9 +273,15 @@ class KnowledgeBase:
         check_share(min_score, "min_score")
         if not query.strip():
             return []
-        vector, now = self.encoder.encode_queries([query])[0], now or datetime.now(UTC)
-        second = self._model.second(rerank, rerank_depth)
-        return self.search_vector(query, vector, limit, min_score, filter, strategy=strategy, rerank=second, now=now)
+        now = now or datetime.now(UTC)
+
+        def found() -> list[Hit]:
+            vector, second = self.encoder.encode_queries([query])[0], self._model.second(rerank, rerank_depth)
+            return self.search_vector(
+                query, vector, limit, min_score, filter, strategy=strategy, rerank=second, now=now
+            )
+
+        return self.steady(found)
 
     def search_vector(
         self,
@@ -294,6 +301,10 @@ class KnowledgeBase:
         with self.snapshot() as snapshot:
             second = self._model.second(rerank)
             return search(snapshot, Ask(query, vector, limit, min_score, filter, strategy, second, now))
+
+    def steady(self, search: Callable[[], T]) -> T:
+        """Return what a search gives that encodes its query itself; done again when `reencode` took place meanwhile."""
+        return self._model.steady(search)
 
     @contextmanager
     def snapshot(self) -> Generator[Snapshot]:

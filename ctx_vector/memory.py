@@ -219,20 +219,25 @@ class Memory:
         """
         if not isinstance(query, str):
             raise InputError(f"query: expected a str, got {query!r}")
-        vector = self.encoder.encode_queries([query])[0] if query.strip() else np.zeros(self.encoder.dim, np.float32)
-        return self.search_vector(
-            query,
-            vector,
-            limit,
-            min_importance=min_importance,
-            type=type,
-            min_score=min_score,
-            since=since,
-            until=until,
-            strategy=strategy,
-            rerank=self._model.second(rerank, rerank_depth),
-            now=now,
-        )
+
+        def found() -> list[MemoryHit]:
+            dim = self.encoder.dim
+            vector = self.encoder.encode_queries([query])[0] if query.strip() else np.zeros(dim, np.float32)
+            return self.search_vector(
+                query,
+                vector,
+                limit,
+                min_importance=min_importance,
+                type=type,
+                min_score=min_score,
+                since=since,
+                until=until,
+                strategy=strategy,
+                rerank=self._model.second(rerank, rerank_depth),
+                now=now,
+            )
+
+        return self.steady(found)
 
     def search_vector(
         self,
@@ -269,6 +274,10 @@ class Memory:
             )
             found = first_pass(conn, self.user_id, view, lambda: self._words_of(conn, view), ask, allowed)
         return found.hits(ask)
+
+    def steady(self, search: Callable[[], T]) -> T:
+        """Return what a search gives that encodes its query itself; done again when `reencode` took place meanwhile."""
+        return self._model.steady(search)
 
     def get(self, memory_id: str | int, *, now: datetime | None = None) -> Row:
         """Return one memory. Raises InputError when this user has none with that id."""
@@ -474,8 +483,9 @@ class Memory:
         An interrupted run goes on where it was; until it is through, the former vectors stay in use.
         """
         encoder = self.encoder if encoder is None else as_encoder(encoder)
-        count = upkeep.reencode(self._store, encoder)
-        self._model.replace(encoder)
+        with self._model.replacing:
+            count = upkeep.reencode(self._store, encoder)
+            self._model.replace(encoder)
         self._store.scrub()  # not before: it may take seconds, in which others search
         return count
 

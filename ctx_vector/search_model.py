@@ -10,15 +10,18 @@ from __future__ import annotations
 import inspect
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from ctx_vector.errors import ConfigError
+from ctx_vector.errors import ConfigError, StoreError
 from ctx_vector.rerank import DEPTH, SecondPass, SecondPasses
 
 if TYPE_CHECKING:
     from ctx_vector.calibration import Calibration
     from ctx_vector.stages import Encoder
+
+T = TypeVar("T")
 
 _PARTS: Final = ("name", "fingerprint", "dim", "max_tokens", "encode_queries", "encode_documents", "count_tokens")
 
@@ -35,9 +38,11 @@ class SearchModel:
         self, encoder: Encoder | str | os.PathLike[str] | None = None, calibration: Calibration | None = None
     ) -> None:
         self._lock = threading.RLock()  # measuring a calibration opens the encoder
+        self.replacing = threading.RLock()  # held by whoever converts the store to another encoder
         self._wanted = check_encoder(encoder)
         self._encoder = None if isinstance(encoder, (str, os.PathLike)) else encoder
         self._calibration = calibration
+        self._replaced = 0  # how often
         self._passes = SecondPasses(lambda: self.encoder)
 
     @property
@@ -70,12 +75,30 @@ class SearchModel:
         """Return the second pass that a search asks for; see `SecondPasses.of`."""
         return self._passes.of(rerank, depth)
 
+    def steady(self, search: Callable[[], T]) -> T:
+        """Return what a search gives; it is done again when the encoder was replaced meanwhile, for the vector of the
+        query and those it was compared with were of two models then.
+        """
+        while True:
+            before = self._replaced
+            try:
+                found = search()
+            except StoreError:
+                with self.replacing:  # the store has changed hands already, the encoder is about to
+                    pass
+                if self._replaced == before:
+                    raise
+            else:
+                if self._replaced == before:
+                    return found
+
     def replace(self, encoder: Encoder) -> None:
         """Use another encoder from now on, with the calibration and the second passes of its own."""
         with self._lock:
             if self._encoder is None or self._encoder.fingerprint != encoder.fingerprint:
                 self._calibration = None
             self._encoder = encoder
+            self._replaced += 1
             self._passes = SecondPasses(lambda: self.encoder)
 
 

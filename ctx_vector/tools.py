@@ -206,8 +206,11 @@ class MemoryTool(_Tool):
 
         `encoder` is the builder's; when it is the memory's, its cached query vector serves (retrieval.py).
         """
-        return retrieval.memories(
-            self.memory, query, now=now, encoder=encoder, limit=limit, min_importance=min_importance, how=how
+        memory = self.memory
+        return memory.steady(
+            lambda: retrieval.memories(
+                memory, query, now=now, encoder=encoder, limit=limit, min_importance=min_importance, how=how
+            )
         )
 
 
@@ -294,13 +297,16 @@ class RAGTool(_Tool):
         `encoder` is the builder's; when it is the one of the index, nothing is encoded twice. Which passages count to
         `limit`, and which come along with a reason, says `retrieval.passages`.
         """
-        return retrieval.passages(
-            self.knowledge,
-            query,
-            now=now,
-            encoder=encoder,
-            limit=limit,
-            min_score=min_score,
-            filter=filter,
-            how=how,
+        knowledge = self.knowledge
+        return knowledge.steady(
+            lambda: retrieval.passages(
+                knowledge,
+                query,
+                now=now,
+                encoder=encoder,
+                limit=limit,
+                min_score=min_score,
+                filter=filter,
+                how=how,
+            )
         )

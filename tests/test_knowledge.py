@@ -24,7 +24,17 @@ from ctx_vector.experiments import read_dataset
 from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.lives import prune
 from ctx_vector.passages import Ask, search, search_newest
-from tests.knowledge_help import CORPUS, PAGES, SHARED, CountingEncoder, OtherEncoder, age, traces, write_pages
+from tests.knowledge_help import (
+    CORPUS,
+    PAGES,
+    SHARED,
+    CountingEncoder,
+    OtherEncoder,
+    age,
+    keep_some_map,
+    traces,
+    write_pages,
+)  # fmt: skip
 
 BILINGUAL = Path(__file__).parents[1] / "data" / "datasets" / "bilingual_knowledge"
 needs_corpus = pytest.mark.skipif(not CORPUS.is_dir(), reason="the shared corpora are not here")
@@ -820,6 +830,59 @@ def test_a_search_meanwhile_uses_the_old_model_until_the_switch(kb, docs, encode
         kb.reencode(other)
         with pytest.raises(ModelMismatchError):
             reader.search("volcano")
+
+
+@pytest.mark.parametrize("moment", ["before the rows are read", "before the object has the new encoder"])
+def test_a_search_during_the_switch_compares_vectors_of_one_model(kb, docs, encoder, moment):
+    class Turned(CountingEncoder):
+        """The same model with its numbers in another order: all its cosines with the first one's vectors are wrong."""
+
+        name, fingerprint = "turned", "turned:0123456789abcdef"
+
+        def encode_queries(self, texts):
+            return super().encode_queries(texts)[:, ::-1]
+
+        def encode_documents(self, texts):
+            return super().encode_documents(texts)[:, ::-1]
+
+    def search():
+        (hit,) = kb.search("avalanches of hot ash", limit=1)
+        packet = builder.assemble("avalanches of hot ash").kept[0].packet
+        return hit.source, round(hit.cosine, 3), packet.content, round(packet.metadata["cosine"], 3)
+
+    def meanwhile(work):
+        thread = threading.Thread(target=work)
+        thread.start()
+        return thread
+
+    kb.sync(docs)
+    builder, turned = ContextBuilder(rag_tool=kb), Turned(encoder)
+    keep_some_map(turned)
+    expected = search()
+    if moment.endswith("read"):
+        encode = turned.encode_queries
+
+        def late(texts):
+            turned.encode_queries = encode
+            vectors = encode(texts)
+            kb.reencode(encoder)
+            return vectors
+
+        kb.reencode(turned)
+        turned.encode_queries = late
+        assert search() == expected
+    else:
+        replace, asking, found = kb._model.replace, [], []
+
+        def slowly(new):
+            asking.append(meanwhile(lambda: found.append(search())))
+            time.sleep(0.2)  # for a search to meet the new vectors
+            replace(new)
+
+        kb._model.replace = slowly
+        kb.reencode(turned)
+        asking[0].join()
+        assert found == [expected]
 
 
 # -- files on disk ------------------------------------------------------------------------------------------------
