@@ -28,7 +28,7 @@ from ctx_vector import audit_purge
 from ctx_vector import audit_tables as tables
 from ctx_vector.audit_bounds import Since, bytes_of, moment_of, span_of
 from ctx_vector.audit_compare import BuildDiff, diff
-from ctx_vector.audit_decode import LISTED, BuildRecord, decode, listed
+from ctx_vector.audit_decode import LISTED, BuildRecord, decode, gone, listed
 from ctx_vector.audit_encode import Entry
 from ctx_vector.audit_replay import Replay, regathered, repeated
 from ctx_vector.audit_stats import statistics
@@ -116,6 +116,8 @@ class AuditLog:
         whole = self.resolve(id)
         with self._store().write() as conn:
             known = conn.execute("SELECT variant FROM context_logs WHERE id = ?", (whole,)).fetchone()
+            if known is None:
+                raise gone(whole)
             at = datetime.now(UTC).isoformat(timespec="microseconds")
             conn.execute(
                 "INSERT INTO feedback (build, at, value, note, variant) VALUES (?, ?, ?, ?, ?)",

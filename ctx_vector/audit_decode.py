@@ -109,10 +109,19 @@ class BuildRecord:
         }
 
 
+def gone(id_: str) -> InputError:
+    """Return what is said of a build that was rotated out or purged after it was looked up."""
+    return InputError(f"id: there is no build {id_} any more; ctx-vector audit list shows those there are")
+
+
 def decode(conn: sqlite3.Connection, id_: str) -> BuildRecord:
-    """Return a build by its whole id. Raises SchemaError when a newer version of this package has recorded it."""
+    """Return a build by its whole id. Raises InputError when it has gone meanwhile, SchemaError when a newer version of
+    this package has recorded it.
+    """
     names = (*LISTED, "source_stats", "messages", "refs", "record", "config_id")
     row = conn.execute(f"SELECT {', '.join(names)} FROM context_logs WHERE id = ?", (id_,)).fetchone()
+    if row is None:
+        raise gone(id_)
     values = dict(zip(names, row, strict=True))
     config = json.loads(conn.execute("SELECT config FROM configs WHERE id = ?", (values["config_id"],)).fetchone()[0])
     feedback = conn.execute("SELECT at, value, note, variant FROM feedback WHERE build = ? ORDER BY id", (id_,))

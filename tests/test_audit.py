@@ -256,6 +256,22 @@ def test_the_list_is_newest_first_by_session_and_paged(log):
         log.list(limit=0)
 
 
+def test_a_build_that_goes_while_it_is_looked_up_is_said_to_be_gone(log, monkeypatch):
+    jaccard(log).assemble("q")
+    resolve = log.resolve
+
+    def rotated(id, **options):  # by the writer's thread, or by another process
+        found = resolve(id, **options)
+        log.purge(session=None, before="9999-01-01")
+        return found
+
+    monkeypatch.setattr(log, "resolve", rotated)
+    for look in (log.show, log.replay, lambda id: log.feedback(id, 1)):
+        jaccard(log).assemble("q")
+        with pytest.raises(InputError, match=r"there is no build .* any more"):
+            look("last")
+
+
 def test_builds_are_named_by_the_beginning_of_their_id(log):
     builder = jaccard(log)
     ids = [builder.assemble(f"q{number}").meta["build_id"] for number in range(3)]

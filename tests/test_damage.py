@@ -32,6 +32,14 @@ def audit(folder):
     return log, log.path
 
 
+def opened(owner):
+    if isinstance(owner, AuditLog):
+        return AuditLog(owner.path)
+    return (
+        KnowledgeBase(owner.path, ENCODER) if isinstance(owner, KnowledgeBase) else Memory(owner.path, "ada", ENCODER)
+    )
+
+
 def broken_scorer(kb):
     class Scorer:
         def score(self, query, candidates):
@@ -57,8 +65,10 @@ FOUND = {
 def test_what_makes_no_sense_is_said_to_be_damaged(tmp_path, damage):
     make, statement, ask = FOUND[damage]
     owner, path = make(tmp_path)
+    owner.close()
     with closing(sqlite3.connect(path)) as conn, conn:
         conn.execute(statement)
+    owner = opened(owner)  # which remembers nothing of before
     with pytest.raises(StoreError, match=rf"{path.name} is damaged \(.*; restore it from a backup"):
         ask(owner)
     owner.close()
