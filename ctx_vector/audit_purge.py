@@ -27,7 +27,7 @@ from ctx_vector.audit_tables import FREE_TEXT, GONE, PARTLY, PURGED, digest, gen
 from ctx_vector.errors import StoreError
 from ctx_vector.escaping import escape, normalise, single_line
 from ctx_vector.packets import Origin
-from ctx_vector.store import IDENTITY, LOCK_SECONDS, Store, get_meta, set_meta
+from ctx_vector.store import IDENTITY, LOCK_SECONDS, Store, cannot_change, get_meta, set_meta
 
 _LEAST_COPY: Final = 8  # characters of a text that is looked for inside other texts; of Chinese half as many
 _PURGES_KEPT: Final = 30 * 86400.0
@@ -60,9 +60,12 @@ def identity(store: Store) -> str:
 def link(store_file: str, audit: Path) -> None:
     """Write into a store that this audit holds texts of it. Raises StoreError when that is impossible.
 
-    An audit in the folder of the store is named by its file alone, so that the folder can be moved.
+    An audit in the folder of the store is named by its file alone, so that the folder can be moved. A store that can
+    only be read learns nothing, and purges nothing.
     """
     file = Path(store_file).resolve()
+    if cannot_change(file):
+        return
     name = audit.name if audit.resolve().parent == file.parent else str(audit.resolve())
     try:
         where = f"{file.as_uri()}?mode=rw"  # never make a file

@@ -9,6 +9,9 @@ inside the process), so that SQLite itself never answers "database is locked". `
 would already be harmless with NORMAL, but a commit here follows an encoder run of tens of milliseconds, so one fsync
 more is not felt, and an acknowledged write then survives a power cut too.
 
+Where nothing can be written (an image, a mount for reading) a store can be read: SQLite is told that the file does not
+change, and makes no files beside it. When it is replaced all the same, the next `read` opens it anew.
+
 The schema is a list of functions; `PRAGMA user_version` says how many of them a file has seen. They are never edited,
 only added to. The tables `meta`, `models` and `encodings` are common to every store (`common_tables`).
 """
@@ -93,8 +96,12 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"{path.parent} cannot be made: {error.strerror or error}") from None
+        self._fixed = cannot_change(path)
+        self._stamp = self._stamped()
         forks.register(self)
         try:
+            if self._fixed:
+                self._check_log()
             self._migrate(migrations)
         except BaseException:
             self.close()
@@ -113,6 +120,24 @@ class Store:
         self._writer = 0  # the thread whose turn it is
 
     # -- opening ------------------------------------------------------------------------------------------------
+
+    def _stamped(self) -> tuple[int, int] | None:
+        """Return by what one sees that a file that does not change was replaced; None for any other."""
+        if not self._fixed:
+            return None
+        try:
+            found = self.path.stat()
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read: {error.strerror or error}") from None
+        return found.st_mtime_ns, found.st_size
+
+    def _check_log(self) -> None:
+        wal = self.path.with_name(self.path.name + "-wal")
+        if wal.exists() and wal.stat().st_size:
+            raise StoreError(
+                f"{self.path} is or was in use: what stands in {wal.name} cannot be taken in where nothing can be "
+                "written; close it there, or open it once where it can be written, and copy it again"
+            )
 
     def _migrate(self, migrations: Sequence[Migration]) -> None:
         with self._connection() as conn:
@@ -162,7 +187,12 @@ class Store:
     def _connect(self) -> sqlite3.Connection:
         # the pool hands a connection to one thread at a time, which is all that SQLite asks for
         conn = sqlite3.connect(
-            self.path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=64
+            f"{self.path.resolve().as_uri()}?immutable=1" if self._fixed else self.path,
+            uri=self._fixed,
+            timeout=LOCK_SECONDS,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=64,
         )
         try:
             conn.execute("PRAGMA foreign_keys=ON")
@@ -186,6 +216,9 @@ class Store:
             with self._pool_lock:
                 if self._closed:
                     raise StoreError(f"{self.path} was closed")
+                if self._fixed and (stamp := self._stamped()) != self._stamp:
+                    self._stamp = stamp
+                    _close_all(self._idle)
                 conn = self._idle.pop() if self._idle else None
             try:
                 conn = conn or self._connect()
@@ -233,6 +266,8 @@ class Store:
     def _turn(self) -> Generator[None]:
         if self._writer == threading.get_ident():
             raise RuntimeError("a write inside a write of the same store would wait for itself")
+        if self._fixed:
+            raise StoreError(f"{self.path} can only be read: nothing can be written to its folder")
         with self._write_lock, file_lock(self, self.path.with_name(self.path.name + ".lock"), LOCK_SECONDS):
             self._writer = threading.get_ident()
             try:
@@ -312,6 +347,11 @@ class Store:
         with self._pool_lock:
             self._closed = True
             _close_all(self._idle)  # the finalizer may have had its turn: at the end of a process, while a thread wrote
+
+
+def cannot_change(path: Path) -> bool:
+    """Tell whether a file of SQLite is where nothing can be written, so that it can only be read."""
+    return path.is_file() and not os.access(path.parent, os.W_OK)
 
 
 def _close_all(connections: list[sqlite3.Connection]) -> None:
