@@ -24,9 +24,9 @@ from locomo import SHARED, read
 
 from ctx_vector import Memory, load_encoder
 from ctx_vector import memory_rows as rows
+from ctx_vector.common_tables import add_encodings, find_encodings
 from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.memory_rows import NewMemory
-from ctx_vector.store import add_encodings, find_encodings
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -18,12 +18,12 @@ import numpy as np
 from common import hardware, write_result
 
 from ctx_vector import catalog, lives
+from ctx_vector.common_tables import add_encodings, find_encodings
 from ctx_vector.encoders import load_encoder
 from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.knowledge import KnowledgeBase
 from ctx_vector.measurements import background
 from ctx_vector.model_store import registry_dir
-from ctx_vector.store import add_encodings, find_encodings
 
 WORDS_EN = "path query body cookie header model field value server client token user order item price date".split()
 WORDS_ZH = "路径 查询 请求 参数 模型 字段 服务器 用户 订单 价格 日期 缓存 数据库 索引 文档 声明".split()

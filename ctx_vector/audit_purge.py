@@ -24,10 +24,11 @@ from typing import Any, Final
 
 from ctx_vector import forks
 from ctx_vector.audit_tables import FREE_TEXT, GONE, PARTLY, PURGED, digest, generation, open_audit, unpack_refs
+from ctx_vector.common_tables import get_meta, set_meta
 from ctx_vector.errors import StoreError
 from ctx_vector.escaping import escape, normalise, single_line
 from ctx_vector.packets import Origin
-from ctx_vector.store import IDENTITY, LOCK_SECONDS, Store, cannot_change, get_meta, set_meta
+from ctx_vector.store import IDENTITY, LOCK_SECONDS, Store, cannot_change
 
 _LEAST_COPY: Final = 8  # characters of a text that is looked for inside other texts; of Chinese half as many
 _PURGES_KEPT: Final = 30 * 86400.0

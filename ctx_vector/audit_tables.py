@@ -26,7 +26,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from ctx_vector.store import Store, get_meta, set_meta
+from ctx_vector.common_tables import get_meta, set_meta
+from ctx_vector.store import Store
 
 KIND: Final = "audit"
 PURGED: Final = "(purged)"

@@ -27,8 +27,8 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from ctx_vector import keyword_rows
+from ctx_vector.common_tables import checksum, common_tables, set_meta
 from ctx_vector.keywords import Terms
-from ctx_vector.store import checksum, common_tables, set_meta
 
 
 def _create(conn: sqlite3.Connection) -> None:

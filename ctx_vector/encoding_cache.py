@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from ctx_vector.common_tables import add_encodings, find_encodings, get_meta, model_id
 from ctx_vector.errors import ModelError, ModelMismatchError
-from ctx_vector.store import Store, add_encodings, find_encodings, get_meta, model_id
+from ctx_vector.store import Store
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import catalog
+from ctx_vector.common_tables import get_meta
 from ctx_vector.errors import StoreError
 from ctx_vector.index import FlatIndex, GraphIndex, TailedIndex, file_digest, open_index, save_index
-from ctx_vector.store import Store, file_lock, get_meta
+from ctx_vector.store import Store, file_lock
 
 if TYPE_CHECKING:
     from ctx_vector.calibration import Calibration

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ctx_vector import catalog
-from ctx_vector.store import get_meta, set_meta
+from ctx_vector.common_tables import get_meta, set_meta
 
 PENDING_SECONDS: Final = 7 * 86400.0  # how long encodings of an interrupted run wait for the next one
 

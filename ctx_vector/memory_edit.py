@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import numpy as np
 
 from ctx_vector import memory_rows as rows
+from ctx_vector.common_tables import find_encodings
 from ctx_vector.dialogue import NEIGHBOURS, alone_text, around_text
 from ctx_vector.encoding_cache import EncodingCache, text_hash, unpack_vector
 from ctx_vector.errors import StoreError
@@ -23,7 +24,7 @@ from ctx_vector.languages import language_of
 from ctx_vector.memory_rows import NewMemory, Row
 from ctx_vector.memory_same import SAME_COSINE, fold_turn, say_the_same
 from ctx_vector.memory_view import MemoryView
-from ctx_vector.store import Store, find_encodings
+from ctx_vector.store import Store
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

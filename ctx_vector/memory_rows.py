@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from ctx_vector.common_tables import common_tables, get_meta, set_meta
 from ctx_vector.dialogue import NEIGHBOURS, alone_text, around_text
 from ctx_vector.errors import InputError
 from ctx_vector.memory_same import fold_turn
 from ctx_vector.rules import check_share
-from ctx_vector.store import Migration, common_tables, get_meta, set_meta
+from ctx_vector.store import Migration
 from ctx_vector.values import as_utc, clean_text
 
 TYPES: Final = ("working", "episodic", "semantic", "profile")

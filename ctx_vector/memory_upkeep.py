@@ -9,12 +9,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import memory_rows as rows
+from ctx_vector.common_tables import find_encodings, set_meta
 from ctx_vector.dialogue import alone_text, around_text
 from ctx_vector.encoding_cache import EncodingCache, move_to_encoder, text_hash
 from ctx_vector.errors import InputError
 from ctx_vector.memory_rows import TYPES, Row
 from ctx_vector.rules import check_share
-from ctx_vector.store import Store, find_encodings, set_meta
+from ctx_vector.store import Store
 
 if TYPE_CHECKING:
     from ctx_vector.memory_edit import Edit

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 
 from ctx_vector.calibration import Calibration
+from ctx_vector.common_tables import get_meta
 from ctx_vector.index import load_faiss, one_thread
 from ctx_vector.keywords import best_shares, keyword_facts
 from ctx_vector.languages import LANGUAGES, language_of
 from ctx_vector.memory_rows import TYPES, oldest_gone
 from ctx_vector.memory_words import MemoryWords
 from ctx_vector.scoring import fuse_ranks
-from ctx_vector.store import get_meta
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

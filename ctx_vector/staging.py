@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import catalog
+from ctx_vector.common_tables import get_meta, set_meta
 from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.errors import CtxVectorError, InputError, LoaderError
 from ctx_vector.keywords import Terms
 from ctx_vector.languages import language_of
-from ctx_vector.store import Store, get_meta, set_meta
+from ctx_vector.store import Store
 from ctx_vector.values import as_utc, clean_text
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ Where nothing can be written (an image, a mount for reading) a store can be read
 change, and makes no files beside it. When it is replaced all the same, the next `read` opens it anew.
 
 The schema is a list of functions; `PRAGMA user_version` says how many of them a file has seen. They are never edited,
-only added to. The tables `meta`, `models` and `encodings` are common to every store (`common_tables`).
+only added to. Every store has the tables of common_tables.py.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ import logging
 import os
 import sqlite3
 import threading
-import time
 import weakref
 import zlib
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from ctx_vector import forks
 from ctx_vector.errors import CtxVectorError, SchemaError, StoreError
@@ -46,24 +45,6 @@ _NO_ROOM = frozenset({"SQLITE_FULL"})
 _NO_WRITE = frozenset({"SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM", "SQLITE_AUTH"})
 
 log = logging.getLogger("ctx_vector.store")
-
-
-def common_tables(conn: sqlite3.Connection) -> None:
-    """Make the tables that every kind of store has.
-
-    `encodings` maps a text's hash, for one model, to its raw unit vector: dim float32, little endian. It is the
-    cache that makes an interrupted run resume, and the only place where vectors are kept.
-    """
-    conn.execute("CREATE TABLE meta (key TEXT PRIMARY KEY, value) WITHOUT ROWID")
-    conn.execute(
-        "CREATE TABLE models (id INTEGER PRIMARY KEY AUTOINCREMENT, fingerprint TEXT NOT NULL UNIQUE, "
-        "name TEXT NOT NULL, dim INTEGER NOT NULL)"
-    )
-    conn.execute(
-        "CREATE TABLE encodings (id INTEGER PRIMARY KEY AUTOINCREMENT, model_id INTEGER NOT NULL REFERENCES models, "
-        "hash BLOB NOT NULL, vector BLOB NOT NULL, checksum INTEGER NOT NULL, created REAL NOT NULL, "
-        "UNIQUE (model_id, hash))"
-    )
 
 
 class Store:
@@ -386,48 +367,3 @@ def file_lock(owner: Store, path: Path, seconds: float, what: str = "writing to"
         yield
     finally:
         held.release()
-
-
-# -- the common tables --------------------------------------------------------------------------------------------
-
-
-def get_meta(conn: sqlite3.Connection, key: str, default: Any = None) -> Any:
-    """Return one value of the table `meta`."""
-    row = conn.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
-    return default if row is None else row[0]
-
-
-def set_meta(conn: sqlite3.Connection, key: str, value: str | int | float | None) -> None:
-    """Set one value of the table `meta`."""
-    conn.execute("INSERT INTO meta VALUES (?1, ?2) ON CONFLICT (key) DO UPDATE SET value = ?2", (key, value))
-
-
-def model_id(conn: sqlite3.Connection, fingerprint: str, name: str, dim: int) -> int:
-    """Return the row id of a model, adding it when it is new."""
-    conn.execute("INSERT OR IGNORE INTO models (fingerprint, name, dim) VALUES (?, ?, ?)", (fingerprint, name, dim))
-    row = conn.execute("SELECT id FROM models WHERE fingerprint = ?", (fingerprint,)).fetchone()
-    return int(row[0])
-
-
-def checksum(content: str | bytes) -> int:
-    """Return the CRC-32 of a stored text or vector, by which `verify` notices that the disk changed it."""
-    return zlib.crc32(content if isinstance(content, bytes) else content.encode("utf-8", "surrogatepass"))
-
-
-def add_encodings(conn: sqlite3.Connection, model: int, vectors: Iterable[tuple[bytes, bytes]]) -> None:
-    """Keep vectors (raw float32, little endian) under the hashes of their texts; known hashes stay as they are."""
-    now = time.time()
-    conn.executemany(
-        "INSERT OR IGNORE INTO encodings (model_id, hash, vector, checksum, created) VALUES (?, ?, ?, ?, ?)",
-        ((model, text_hash, vector, checksum(vector), now) for text_hash, vector in vectors),
-    )
-
-
-def find_encodings(conn: sqlite3.Connection, model: int, hashes: Iterable[bytes]) -> dict[bytes, int]:
-    """Return the row ids of those texts that are encoded already, by hash."""
-    found: dict[bytes, int] = {}
-    for text_hash in hashes:
-        row = conn.execute("SELECT id FROM encodings WHERE model_id = ? AND hash = ?", (model, text_hash)).fetchone()
-        if row is not None:
-            found[text_hash] = int(row[0])
-    return found

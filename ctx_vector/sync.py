@@ -20,11 +20,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from ctx_vector import catalog, lives
+from ctx_vector.common_tables import get_meta, set_meta
 from ctx_vector.encoding_cache import BATCH, EncodingCache, check_model
 from ctx_vector.errors import CtxVectorError, InputError
 from ctx_vector.rules import check_path
 from ctx_vector.staging import Loaded, Stager, hash_file
-from ctx_vector.store import Store, file_lock, get_meta, set_meta
+from ctx_vector.store import Store, file_lock
 from ctx_vector.sync_plan import Plan, Scope, compare, look
 from ctx_vector.sync_report import Progress, SyncReport, finished
 

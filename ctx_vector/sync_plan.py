@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ctx_vector import catalog, lives
+from ctx_vector.common_tables import get_meta
 from ctx_vector.staging import hash_file
-from ctx_vector.store import Store, get_meta
+from ctx_vector.store import Store
 
 if TYPE_CHECKING:
     from ctx_vector.file_walk import Found, Walk

@@ -15,8 +15,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Self
 
+from ctx_vector.common_tables import common_tables
 from ctx_vector.errors import InputError
-from ctx_vector.store import Migration, Store, common_tables
+from ctx_vector.store import Migration, Store
 from ctx_vector.values import clean_text
 
 FILE_NAME: Final = "transcripts.sqlite3"

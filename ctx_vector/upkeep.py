@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ctx_vector import catalog, keyword_rows, lives
+from ctx_vector.common_tables import checksum, get_meta, set_meta
 from ctx_vector.encoding_cache import EncodingCache, move_to_encoder, text_hash, unpack_vector
 from ctx_vector.errors import InputError
 from ctx_vector.index_files import check_files, delete_files
-from ctx_vector.store import Store, checksum, get_meta, set_meta
+from ctx_vector.store import Store
 from ctx_vector.sync import sync_lock
 
 if TYPE_CHECKING:

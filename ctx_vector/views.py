@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from ctx_vector import catalog, lives
+from ctx_vector.common_tables import get_meta
 from ctx_vector.errors import StoreError
 from ctx_vector.index import FlatIndex, GraphIndex, TailedIndex
 from ctx_vector.index_files import IndexFile, known_files, open_file, ranking_of
 from ctx_vector.sieve import Sieve
-from ctx_vector.store import get_meta
 from ctx_vector.versions import document_of, newer, version_key
 
 if TYPE_CHECKING:

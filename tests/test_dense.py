@@ -10,12 +10,12 @@ from store_help import opened
 
 from ctx_vector import catalog, lives
 from ctx_vector.calibration import Calibration, load_calibration
+from ctx_vector.common_tables import add_encodings, find_encodings
 from ctx_vector.dense import best_rows
 from ctx_vector.encoding_cache import EncodingCache, text_hash
 from ctx_vector.filters import allowed_rows
 from ctx_vector.index import FlatIndex, GraphIndex, TailedIndex
 from ctx_vector.knowledge import KnowledgeBase
-from ctx_vector.store import add_encodings, find_encodings
 from ctx_vector.views import SIEVE_ROWS, View
 
 DIM = 384

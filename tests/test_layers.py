@@ -50,7 +50,7 @@ LAYERS = {
         loaders formats documents file_walk ignore_rules
         encoders onnx_encoder hub unigram encoding_cache
         model_store model_files model_sources e5_format onnx_export tokenizer_files
-        index sieve store forks measurements whole_files""",
+        index sieve store common_tables forks measurements whole_files""",
     "vocabulary": """
         config sources rules tokens tokenizer_kinds images image_headers escaping stages packets built lru values
         errors""",

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ctx_vector.common_tables import add_encodings, common_tables, find_encodings, get_meta, model_id, set_meta
 from ctx_vector.errors import SchemaError, StoreError
-from ctx_vector.store import Store, add_encodings, common_tables, find_encodings, get_meta, model_id, set_meta
+from ctx_vector.store import Store
 
 KIND = "knowledge base"
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ctx_vector.store import Store, common_tables
+from ctx_vector.common_tables import common_tables
+from ctx_vector.store import Store
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
