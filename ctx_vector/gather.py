@@ -136,8 +136,8 @@ class _Answer:
             self.error = error
             return
         # a daemon, so that a source that hangs for ever does not keep the process alive
-        within = contextvars.copy_context().run, self._run, request, ticket
-        thread = threading.Thread(target=within[0], args=within[1:], daemon=True, name=f"load {self.spec.name}")
+        within, name = contextvars.copy_context().run, f"load {self.spec.name}"
+        thread = threading.Thread(target=within, args=(self._run, request, ticket), daemon=True, name=name)
         self._thread = thread
         try:
             thread.start()

@@ -58,7 +58,7 @@ class Comparison:
     def bounds(self) -> str:
         """The interval in figures; a dash where all differences are equal, which does not tell how much they vary."""
         found = self.found
-        return "–" if found.interval.startswith("none") else f"{found.low:+.3f} to {found.high:+.3f}"
+        return f"{found.low:+.3f} to {found.high:+.3f}" if found.bounded else "–"
 
     @property
     def words(self) -> str:
@@ -67,13 +67,13 @@ class Comparison:
         units = f"{found.units} {'groups' if self.unit == 'group' else 'queries'}"
         if not found.differing:
             return f"{self.arm} and {self.against} have the same {metric} for all of {units}: no difference shown."
-        interval = f"{100 * (1 - self.alpha):g} % interval {self.bounds}"
-        if self.bounds == "–":
-            interval = "no interval, as all differences are equal,"
-        figures = f"{found.difference:+.3f} ({interval.rstrip(',')}, p = {self.p_holm:.2g})"
+        interval, comma = f"{100 * (1 - self.alpha):g} % interval {self.bounds}", ""
+        if not found.bounded:
+            interval, comma = "no interval, as all differences are equal", ","
+        figures = f"{found.difference:+.3f} ({interval}, p = {self.p_holm:.2g})"
         if self.family > 1:
             figures = (
-                f"{found.difference:+.3f} (by itself {interval} and p = {found.p:.2g}; corrected for "
+                f"{found.difference:+.3f} (by itself {interval}{comma} and p = {found.p:.2g}; corrected for "
                 f"{self.family} comparisons p = {self.p_holm:.2g})"
             )
         if self.verdict != UNSHOWN:

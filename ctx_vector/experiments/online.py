@@ -79,7 +79,7 @@ class OnlineComparison:
         found = self.found
         corrected = f" after correction for {self.family} comparisons" if self.family > 1 else ""
         interval = f"{100 * (1 - self.alpha):g} % interval {found.low:+.3f} to {found.high:+.3f}"
-        if found.interval.startswith("none"):
+        if not found.bounded:
             interval = "no interval, as neither arm varies"
         figures = (
             f"{found.mean:.3f} against {found.baseline:.3f}, {found.difference:+.3f} ({interval}, "

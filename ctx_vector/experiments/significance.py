@@ -62,6 +62,11 @@ class Paired:
     wins: int
     losses: int
 
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval: equal differences do not tell how much they vary."""
+        return not self.interval.startswith("none")
+
 
 def paired(
     values: Sequence[float] | Floats,

@@ -36,6 +36,11 @@ class Unpaired:
     deviation: float
     effect: float | None
 
+    @property
+    def bounded(self) -> bool:
+        """Whether there is an interval: arms that do not vary give none."""
+        return not self.interval.startswith("none")
+
 
 def unpaired(
     values: Floats, baseline: Floats, *, seed: int = 0, resamples: int = RESAMPLES, alpha: float = ALPHA
